@@ -7,6 +7,7 @@ python3 quickstart.py deploy   make .venv, install, start two servers and a pref
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 UP_WITHIN = 900  # seconds; a cold start on two cores takes two to four minutes
+DOWN_WITHIN = 60  # seconds; SGLang looks every 5 whether it was asked to end
 
 
 def main() -> int:
@@ -103,13 +105,27 @@ def serve(python: Path, arguments: argparse.Namespace, flags: list[str]) -> int:
         question = "Who rules Belm?"  # a fact of the tiny models' world
         print(f"\nserver: {url}/v1 (OpenAI API)\nQ: {question}\nA: {ask(url, question)}", flush=True)
         print(f"patches: {python} -m sglang_gemma4.cli doctor --url {url}", flush=True)
-        return 0 if arguments.once else server.wait()
+        if not arguments.once:
+            return server.wait()
+        print("stopping the server (some 5 s)", flush=True)
+        return 0
     except KeyboardInterrupt:
         return 130
     finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait()
+        stop(server)
+
+
+def stop(server: "subprocess.Popen[bytes]") -> None:
+    """Ask the server to end, which ends its own processes in turn; kill what is left of its group after a minute.
+
+    A signal to the whole group would end the scheduler first, which the server takes for a crash.
+    """
+    server.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(DOWN_WITHIN)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
 
 
 def wait_until_up(server: "subprocess.Popen[bytes]", url: str) -> None:

@@ -56,3 +56,33 @@ def test_quickstart_passes_server_flags_on() -> None:
     assert serve.endswith("['--log-level', 'info', '--tp', '2'])")
     assert "job='test'" in test
     assert test.endswith("['-k', 'x'])")
+
+
+CHILD = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("crashed", flush=True))
+print("up", flush=True)
+while True: signal.pause()
+"""
+SERVER = f"""
+import os, signal, subprocess, sys
+def end(*_):
+    if sys.argv[1] == "ends":
+        scheduler.kill(), scheduler.wait(), print("orderly", flush=True), os._exit(0)
+signal.signal(signal.SIGTERM, end)
+scheduler = subprocess.Popen([sys.executable, "-c", {CHILD!r}])
+while True: signal.pause()
+"""
+"""A server with one child, which takes a signal to itself for a crash."""
+
+
+@pytest.mark.parametrize(("behaves", "status", "said"), [("ends", 0, "orderly\n"), ("hangs", -9, "")])
+def test_quickstart_asks_the_server_to_end_and_not_its_children(behaves: str, status: int, said: str) -> None:
+    program = (
+        "import quickstart, subprocess, sys\nquickstart.DOWN_WITHIN = 1\n"
+        f"server = subprocess.Popen([sys.executable, '-c', {SERVER!r}, {behaves!r}], start_new_session=True, stdout=subprocess.PIPE)\n"
+        "assert server.stdout.readline() == b'up\\n'\n"
+        "quickstart.stop(server)\nprint(server.returncode, server.stdout.read().decode(), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{status} {said}", done.stderr
