@@ -147,7 +147,7 @@ def _check_options(plan: Plan, arguments: argparse.Namespace) -> None:
             peers and (plan.batches or plan.curve or plan.profile)
         ),
         f"{peer} takes text only, and {', '.join(images)} has images; keep the arm to other workloads with only=": images,
-        f"--dataset and --share-weights are not for {peer} of vLLM; leave one of them out": peers and (plan.dataset or plan.share_weights),
+        f"--dataset is not for {peer} of vLLM; leave one of them out": peers and plan.dataset,
     }
     for message, wrong in refused.items():
         if wrong:
