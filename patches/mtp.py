@@ -8,13 +8,11 @@ from sglang_gemma4.speculative import frozen_chain, workers
 WORKER_V2 = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPWorkerV2"
 SPECULATIVE_STEP = "handle_speculative_decoding"
 GRAPHS = "sglang.srt.speculative.frozen_kv_mtp_cuda_graph_runner.FrozenKVMTPCudaGraphRunner"
-UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 BACKEND = "sglang.srt.layers.attention.base_attn_backend.AttentionBackend"
 AUX_HIDDEN_STATE = "sglang.srt.model_executor.model_runner_components.spec_aux_hidden_state"
 MEMORY_STEP = "handle_unified_memory_pool"
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 DRAFT_WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
-SWITCH = "SGLANG_GEMMA4_FROZEN_CHAIN"
 
 PARTS = (
     Part(
@@ -83,20 +81,6 @@ PARTS = (
         remove_when="SGLang's frozen draft takes its token from a fused head.",
         declines=frozen_chain.not_under_v1,
         uses=(uses.mtp, uses.kernels),
-    ),
-    Part(
-        name="narrow_draft_head",
-        does="The MTP draft's head is read as an int8 copy, and itself only where that leaves the token open.",
-        switch=SWITCH,
-        why="Each draft step reads the assistant's whole head, 262,144 tokens of 1,024 bfloat16 numbers, for one token: 537 MB, three "
-        "times a step, 371 of 26B-A4B's 4,100 µs on an H200. A byte a number tells which few tokens it may be.",
-        evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · tests/interpreted/test_narrow_head.py (the same tokens "
-        "where the bytes alone give others)",
-        remove_when="Assistants are quantised themselves, or their heads score a few centroids' tokens.",
-        declines=frozen_chain.not_under_v1,
-        uses=(uses.mtp, uses.kernels),
-        unmeasured="without narrow_verify_head: with it 26B-A4B's steps in bfloat16 take 5.02 ms for 5.22 at batch 1, 8.74 for 8.90 "
-        "at 4 (runs/2026-11-29-26b-h200-lone-bf16), in fp8 8.54 for 8.63 at 8 (runs/2026-11-29-26b-h200-narrow-heads), for 1.0 GiB",
     ),
     Part(
         name="draft_graph",
@@ -248,24 +232,6 @@ SEAMS = (
         "e8840b2af3a4",
         parts=("draft_argmax",),
     ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.__init__",
-        "after",
-        workers.make_copy,
-        "0cf6523adb9d",
-        parts=("narrow_draft_head",),
-    ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
-        "after",
-        workers.give_copy,
-        "e8840b2af3a4",
-        parts=("narrow_draft_head",),
-    ),
-    Seam(f"{UPDATER}.update_weights_from_disk", "around", workers.renew_copy, "d022aee84727", parts=("narrow_draft_head",)),
-    Seam(f"{UPDATER}.update_weights_from_tensor", "around", workers.renew_copy, "7917dc32f144", parts=("narrow_draft_head",)),
-    Seam(f"{UPDATER}.load_weights_from_distributed", "around", workers.renew_copy, "96b5dd21e878", parts=("narrow_draft_head",)),
-    Seam(f"{UPDATER}.update_weights_from_ipc", "around", workers.renew_copy, "ce5eafc3f707", parts=("narrow_draft_head",)),
     Seam(
         "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
         "after",

@@ -1,13 +1,10 @@
 """From the target's logits to accepted tokens."""
 
-from sglang_gemma4.patches.mtp import UPDATER
 from sglang_gemma4.patching import Entry, Part, Seam, uses
 from sglang_gemma4.speculative import acceptance_path
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
-WORKER = "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker"
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
-SWITCH = "SGLANG_GEMMA4_VERIFY_ARGMAX"
 
 PARTS = (
     Part(
@@ -28,29 +25,6 @@ PARTS = (
         evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
         remove_when="SGLang's verify cuts as its sampler does.",
         uses=(uses.speculation,),
-    ),
-    Part(
-        name="verify_argmax",
-        does="The target's tokens of a greedy verify step of up to 128 rows in one pass over its head.",
-        switch="SGLANG_GEMMA4_VERIFY_ARGMAX",
-        why="A greedy verify step needs a token a row: stock writes bf16 logits, their soft-capped float32 copy, and reads that for a "
-        "maximum.",
-        evidence="runs/2026-11-23-26b-steps-and-floor (batch 32: of a step's 17,080 µs, soft-cap and maximum take 112, writing logits "
-        "50 of the head's 395) · off until measured on a card",
-        remove_when="SGLang's verify takes greedy tokens from a fused head.",
-        uses=(uses.mtp, uses.kernels, uses.any_batch),
-    ),
-    Part(
-        name="narrow_verify_head",
-        does="A greedy verify step reads an int8 copy of the target's head, and itself only where that leaves a token open.",
-        switch=SWITCH,
-        why="Each verify step reads the target's whole head, of 26B-A4B 262,144 tokens of 2,816 bfloat16 numbers, for four tokens of "
-        "a lone request: 1.5 GB, 350 of a step's 4,100 µs on an H200. A byte a number tells which few tokens they may be.",
-        evidence="sglang_gemma4/kernels/heads/narrow_head.py (the bound) · runs/2026-11-28-narrow-head (a draft: 94 to 107 µs for 126.5)",
-        remove_when="SGLang's verify takes greedy tokens from a fused head of its own.",
-        uses=(uses.mtp, uses.kernels, uses.any_batch),
-        unmeasured="without narrow_draft_head: 26B-A4B's greedy steps with both are 4 % shorter at batch 1 in bfloat16, 2 % at 4 "
-        "(runs/2026-11-29-26b-h200-lone-bf16), for which it takes 0.7 GiB of the card",
     ),
     Part(
         name="chain_acceptance",
@@ -107,40 +81,6 @@ SEAMS = (
     ),
     Seam(f"{EAGLE}.eagle_sample", "around", "sglang_gemma4.speculative.verify_cuts:verify", "b497c62acadc", parts=("verify_cuts",)),
     Entry(f"{EAGLE}.__dict__", "sampling_softmax", acceptance_path.softmax, "a66ce32877cf", parts=("verify_cuts",)),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
-        "after",
-        acceptance_path.give_head,
-        "e8840b2af3a4",
-        parts=("verify_argmax",),
-    ),
-    Seam(
-        "sglang.srt.speculative.eagle_utils.eagle_sample",
-        "around",
-        "sglang_gemma4.speculative.verify_tokens:sample",
-        "b497c62acadc",
-        parts=("verify_argmax",),
-    ),
-    Entry(
-        "sglang.srt.speculative.eagle_utils.__dict__",
-        "verify_tree_greedy_func",
-        acceptance_path.walk,
-        "dae05d6e8dcf",
-        parts=("verify_argmax",),
-    ),
-    Seam(
-        "sglang.srt.speculative.spec_utils.generate_simulated_accept_index",
-        "around",
-        "sglang_gemma4.speculative.verify_tokens:simulate",
-        "14bc536b1931",
-        parts=("verify_argmax",),
-    ),
-    Seam(f"{WORKER}.__init__", "after", acceptance_path.make_copy, "0cf6523adb9d", parts=("narrow_verify_head",)),
-    Seam(f"{WORKER}.alloc_memory_pool", "after", acceptance_path.give_copy, "e8840b2af3a4", parts=("narrow_verify_head",)),
-    Seam(f"{UPDATER}.update_weights_from_disk", "around", acceptance_path.renew_copy, "d022aee84727", parts=("narrow_verify_head",)),
-    Seam(f"{UPDATER}.update_weights_from_tensor", "around", acceptance_path.renew_copy, "7917dc32f144", parts=("narrow_verify_head",)),
-    Seam(f"{UPDATER}.load_weights_from_distributed", "around", acceptance_path.renew_copy, "96b5dd21e878", parts=("narrow_verify_head",)),
-    Seam(f"{UPDATER}.update_weights_from_ipc", "around", acceptance_path.renew_copy, "ce5eafc3f707", parts=("narrow_verify_head",)),
     Seam(
         "sglang.srt.managers.overlap_utils.FutureMap.__init__",
         "after",

@@ -130,10 +130,6 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
     if package and where.hopper:
         left -= needed.written_out
         left -= _copied(needed, fraction * where.mib * MIB)
-    if package and server.mtp and "narrow_draft_head" in switches.names_asked_for():
-        left -= needed.narrow_head
-    if package and server.mtp and "narrow_verify_head" in switches.names_asked_for() and switches.is_on("SGLANG_GEMMA4_VERIFY_ARGMAX"):
-        left -= needed.narrow_target
     if server.images:
         left -= needed.towers + IMAGE_CACHE
     return left - (FEATURE_POOL if package and features_on_card(where, server) and not reserved else 0.0)

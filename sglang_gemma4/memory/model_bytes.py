@@ -3,10 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from sglang_gemma4.kernels import kept_bytes
 from sglang_gemma4.memory import reserve
 from sglang_gemma4.models import model_shape, plain_config
-from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import quantisation, real_sizes
 from sglang_gemma4.tiny.quantisation import Format
 
@@ -24,7 +22,6 @@ class Need:
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
     ``text`` and ``vision`` are configs (``models.plain_config``). ``written_out``: where a layer's 4-bit weights are written out on Hopper.
     ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
-    ``narrow_head``, ``narrow_target``: int8 copies of the draft's and the target's head (``narrow_draft_head``, ``narrow_verify_head``).
     """
 
     weights: float
@@ -42,8 +39,6 @@ class Need:
     vision: Any = field(repr=False, compare=False)
     written_out: float = 0.0
     dense_copies: float = 0.0
-    narrow_head: float = 0.0
-    narrow_target: float = 0.0
 
 
 def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, form: Format | None = None) -> Need:
@@ -73,7 +68,6 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
     draft = real_sizes.assistant(name)
     counted = model_shape.parameters(config, text)
     positions = text.max_position_embeddings
-    shares = tp if switches.is_on("SGLANG_GEMMA4_SHARDED_HEAD") else 1
     return Need(
         weights=_weights(counted, text, form) / tp
         + _beside(layers, text, form, tp)
@@ -93,14 +87,7 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
         vision=plain_config.vision(config),
         written_out=_written_out(text, form) / tp,
         dense_copies=_dense_copies(counted, layers, text, form) / tp,
-        narrow_head=0.0 if draft["use_ordered_embeddings"] else _narrow_head(draft["text_config"]) / shares,
-        narrow_target=_narrow_head(config["text_config"]) / shares,
     )
-
-
-def _narrow_head(shape: dict[str, Any]) -> float:
-    """Bytes of the copy of a head."""
-    return float(kept_bytes.narrow_copy(shape["vocab_size"], shape["hidden_size"]))
 
 
 def _written_out(text: Any, form: Format | None) -> float:

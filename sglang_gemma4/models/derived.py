@@ -58,11 +58,6 @@ DERIVED = (
         r"(language_model|model)\.per_layer_(input|projection)_scale",
         "2 ** -0.5 and hidden_size ** -0.5, constants of per-layer embeddings, plain tensors in stock; a buffer",
     ),
-    Derived(
-        r"(_sglang_gemma4_narrow_head\.0|logits_processor\.narrow)\.(levels|scale|error|columns)",
-        "the int8 copy of the head, of the target (patches/narrow_verify_head.py) or of the assistant (narrow_draft_head.py): written "
-        "again in place after each update; no buffer, and allocated outside of what a release discards",
-    ),
     # Of the assistant.
     Derived(
         r"lm_head\.weight|model\.embed_tokens\.weight",

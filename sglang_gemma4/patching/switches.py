@@ -149,7 +149,6 @@ _TABLE = (
     ),
     Switch("SGLANG_GEMMA4_FROZEN_CHAIN", True, "MTP", "The draft at topk 1 is a chain of maxima, without waits or logits."),
     Switch("SGLANG_GEMMA4_VERIFY_RULES", True, "MTP", "Penalties, top-p, top-k, min-p and stops act under speculation as without."),
-    Switch("SGLANG_GEMMA4_VERIFY_ARGMAX", False, "MTP", "Greedy verify steps take tokens without logits in memory (off until measured)."),
     Switch("SGLANG_GEMMA4_SHARDED_HEAD", True, "MTP", "Each tensor-parallel rank scores its part of the vocabulary."),
     Switch(
         "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills go through FlashAttention-4 where it is measured faster."

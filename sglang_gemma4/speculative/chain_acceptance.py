@@ -71,10 +71,9 @@ def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
     relay = _here.relay if batch.enable_overlap else None
     _here.relayed = relay is not None
     found = _here.latest = accept_chain(
-        verify_input.draft_token, verify_tokens.largest(logits), batch.seq_lens, logits_output.hidden_states, relay,
+        verify_input.draft_token, torch.argmax(logits, dim=-1), batch.seq_lens, logits_output.hidden_states, relay,
         batch.req_pool_indices if relay is not None else None, simulated,
     )  # fmt: skip
-    verify_tokens.forget(logits_output)
     return found.predict, found.lengths, found.index
 
 

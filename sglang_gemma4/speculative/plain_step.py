@@ -102,11 +102,11 @@ def verify(worker: Any, batch: Any, rows: Rows) -> GenerationBatchResult:
     forward_batch, by_graph = eagle_utils.eagle_prepare_for_verify(given, worker.req_to_token_pool, batch, worker.target_worker)
     spec_utils.record_stream_each((batch.input_ids, batch.out_cache_loc), stream)
     output = worker.target_worker.forward_batch_generation(batch=None, forward_batch=forward_batch, is_verify=True)
-    logits = output.logits_output.next_token_logits  # [requests, vocabulary], or hidden states (verify_head)
+    logits = output.logits_output.next_token_logits  # [requests, vocabulary]
     async_probe.maybe_detect_nan(logits, LOGITS)
     async_probe.maybe_detect_inf(logits, LOGITS)
     async_probe.sanitize_nan_logits(logits, LOGITS)
-    tokens = verify_tokens.largest(logits)
+    tokens = torch.argmax(logits, dim=-1)
     return GenerationBatchResult(
         logits_output=output.logits_output,
         next_token_ids=tokens,

@@ -10,9 +10,9 @@ from typing import Any
 
 from sglang_gemma4.memory import kv_layers
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import decline, idle, note, switches, tell
+from sglang_gemma4.patching import decline, note, switches
 from sglang_gemma4.patching.switches import MTP_V2
-from sglang_gemma4.speculative import frozen_chain, workers
+from sglang_gemma4.speculative import frozen_chain
 
 logger = logging.getLogger(__name__)
 
@@ -114,63 +114,6 @@ def looks_at_logits() -> str | None:
     if envs.SGLANG_ENABLE_NAN_LOGITS_CHECK.get() or envs.SGLANG_ENABLE_ASYNC_ASSERT.get():
         return "SGLang is asked to look for NaN in the draft's logits"
     return None
-
-
-NAME = "narrow_draft_head"
-
-SWITCH = "SGLANG_GEMMA4_FROZEN_CHAIN"
-
-
-def make_copy(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After the draft's worker is made: its weights are loaded, and SGLang has not yet sized the target's KV pools by what is free."""
-    model = worker.draft_model_runner.model
-    if getattr(model, "use_ordered_embeddings", False):
-        idle(NAME, "the assistant scores the tokens of a few centroids, not the whole head")
-        return
-    if reason := _reason_against(worker):
-        decline(NAME, reason)
-        return
-    from sglang.srt.speculative.spec_utils import draft_tp_context
-
-    from sglang_gemma4.models.layers import narrow_copy
-
-    sharded = switches.is_on(workers.SHARDED)
-    with draft_tp_context(worker.parallel_layout):  # as when it drafts
-        if reason := narrow_copy.reason_against(model, sharded):
-            decline(NAME, reason)
-            return
-        copy = narrow_copy.make(model, sharded)
-    tokens, width = copy.levels.shape
-    tell(NAME, f"the int8 copy of the draft's head, {tokens:,} tokens x {width:,}, takes {copy.bytes / 2**20:,.1f} MiB of the card")
-
-
-def _reason_against(worker: Any) -> str | None:
-    """Why this worker's draft will not take its tokens from a head of ours, or None."""
-    for needed in ("draft_argmax", "frozen_chain"):
-        if not switches.part_is_on(needed, SWITCH):
-            return f"{needed} is off, and the draft computes logits"
-    if not frozen_chain.drafts_chains(worker):
-        return "drafts are trees, which need logits"
-    if worker.server_args.disaggregation_mode == "prefill":
-        return "a server that only prefills drafts nothing"
-    looks: str | None = workers.looks_at_logits()
-    return looks
-
-
-def give_copy(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_memory_pool``, and after draft_argmax's hook there: before anything is captured."""
-    from sglang_gemma4.models.layers import draft_head, narrow_copy
-
-    model = worker.draft_model_runner.model
-    if narrow_copy.COPY in vars(model) and not narrow_copy.give(model, draft_head.DraftHead, partial(note, NAME)):
-        decline(NAME, "draft_argmax gave the draft no head of ours (see its own line)")
-
-
-def renew_copy(original: Callable[..., Any], updater: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around each way in which a running server's weights change."""
-    from sglang_gemma4.models.layers import draft_head, narrow_copy
-
-    return narrow_copy.renewing(original, draft_head.DraftHead, updater, *args, **kwargs)
 
 
 IN_GRAPH = "_sglang_gemma4_metadata_in_graph"

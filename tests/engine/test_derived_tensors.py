@@ -62,8 +62,7 @@ def plain(nursery: Nursery) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def ours(plain: dict[str, dict[str, Any]], interpreting: Nursery) -> dict[str, Found]:
     """By family, what an engine with every path has."""
-    every = {f"SGLANG_GEMMA4_{name}": "1" for name in (*FASTER, "DENSE_OVERLAP", "VERIFY_ARGMAX")} | without()
-    every["SGLANG_GEMMA4_WITH"] = "narrow_draft_head,narrow_verify_head"
+    every = {f"SGLANG_GEMMA4_{name}": "1" for name in (*FASTER, "DENSE_OVERLAP")} | without()
     return {family: beside_stock(walk(interpreting, family, every, attention_backend="triton"), plain[family]) for family in FAMILIES}
 
 

@@ -11,7 +11,6 @@ from sglang_gemma4.tiny import chat_format, dialogues
 from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output, without
 
-NARROW = {"SGLANG_GEMMA4_WITH": "narrow_draft_head"}
 KERNELS = ("qkv_rope", "kv_write", "grouped_experts")
 RANKS = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "TEST_INSTRUMENTS": "head_counter:install_on_ranks"}
 
@@ -44,20 +43,6 @@ def test_the_same_drafts_are_accepted(family: str, kernel: str, interpreting: Nu
     assert "draft_argmax declined" not in ours[0].log
     assert "TOLD by" not in stock[0].log
     same(ours, stock)
-
-
-def test_the_same_drafts_from_the_narrow_head(interpreting: Nursery) -> None:
-    ours, stock = serve(interpreting, "tiny-26b-a4b", "1", NARROW), serve(interpreting, "tiny-26b-a4b", "0")
-    assert "TOLD by narrow_argmax over (1024, 64)" in ours[0].log
-    assert "TOLD by head_argmax" not in ours[0].log
-    assert "the int8 copy of the draft's head, 1,024 tokens x 64, takes 0.1 MiB of the card" in ours[0].log
-    assert "narrow_draft_head declined" not in ours[0].log
-    same(ours, stock)
-
-
-def test_the_narrow_head_needs_the_other(interpreting: Nursery) -> None:
-    found = serve(interpreting, "tiny-26b-a4b", "0", NARROW)
-    assert found[0].log.count("narrow_draft_head declined: draft_argmax is off, and the draft computes logits") == 1
 
 
 def test_without_triton_the_draft_keeps_its_logits(nursery: Nursery) -> None:

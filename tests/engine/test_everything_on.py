@@ -51,7 +51,6 @@ def test_tokens_equal_transformers(interpreting: Nursery, family: str, tmp_path_
     options["disable_overlap_schedule"] = not overlaps
     instruments = "fused_layer_counter:install expert_counter:prefill_from_forty_tokens" + " loop_modes:overlapping" * overlaps
     env = {f"SGLANG_GEMMA4_{name}": "1" for name in FASTER} | without() | {"TEST_INSTRUMENTS": instruments}
-    env["SGLANG_GEMMA4_WITH"] = "narrow_draft_head,narrow_verify_head"
     answers: list[Output] = interpreting.run(model, [group], env, 600.0, attention_backend="triton", **options)[0]
     for answer, reference in zip(answers, oracle, strict=True):
         assert answer.meta_info["prompt_tokens"] == len(reference.input_ids)

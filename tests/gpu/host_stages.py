@@ -3,11 +3,9 @@
     python tests/gpu/measure.py FOLDER host_stages
 
 Arms: ``package``; ``launches``, which accepts by SGLang's launches (without ``chain_acceptance``); ``fill``, an
-option of SGLang's own; the engines at a time, in turns. ``host-26b`` has ``narrow``
-(``narrow_draft_head``) and ``heads``, the target's head in 8 bits too (``narrow_verify_head``), ``host-26b-draft8`` that with an assistant
-that is quantised to fp8 as it is loaded (``draft8``). ``lone-NAME`` have one engine after the other, twice, in longer answers: engines
-side by side wait for each other's processes, by up to a third of a step at batch 1. ``heads-int4`` and ``heads-bf16`` have both heads so
-at more batches.
+option of SGLang's own; ``draft8``, an assistant that is quantised to fp8 as it is loaded; the engines at a time, in turns. ``lone-NAME``
+have one engine after the other, twice, in longer answers: engines side by side wait for each other's processes, by up to a third of a step
+at batch 1.
 ``host-e2b-plain`` compares ``step_metadata`` with SGLang's launches.
 ``NAME-profile`` says call by call what the host did (``sglang-gemma4 bench --report FOLDER/STAGE``, "the host in a decode step"); the
 profiler itself slows the host, so steps are timed without it. ``host-long`` has contexts in which SGLang's gather of slots, one program a
@@ -17,7 +15,6 @@ request, takes longest, and ``host-default`` the context and the requests that a
 from tests.gpu.quant_stages import DRAFT, INT4
 from tests.gpu.stages import COMMON, PACKAGE, Stage, bench, tests
 
-NARROW = f"--arm narrow:package,mtp,{DRAFT},SGLANG_GEMMA4_WITH=narrow_draft_head"
 LAUNCHES = "--arm launches:package,mtp,SGLANG_GEMMA4_WITHOUT=chain_acceptance"
 FILL = "--arm fill:package,mtp,SGLANG_OPT_CUDA_GRAPH_FILL_FAST_PATH=1"
 ARMS = f"--together 2 {PACKAGE}"
@@ -29,39 +26,27 @@ DEFAULT = f"{PAIR} --max-total-tokens=66000"
 STEPS = "--batches 1,8,32,80 --step-tokens 300,200 --repetitions 5"
 FP8 = "--quantization fp8-dynamic"
 FP8_ARMS, FP8_PACKAGE = (arms.replace(",mtp", f",mtp,{DRAFT}") for arms in (ARMS, PACKAGE))
-HEADS = f"{NARROW.replace('narrow:', 'heads:')},SGLANG_GEMMA4_WITH=narrow_verify_head,SGLANG_GEMMA4_VERIFY_ARGMAX=1"
-DRAFT8 = HEADS.replace("heads:", "draft8:").replace(DRAFT, "--speculative-draft-model-quantization=fp8")
+DRAFT8 = "--arm draft8:package,mtp,--speculative-draft-model-quantization=fp8"
 LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 2 --repetitions 3"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
-    tests("host-tests", 120, "the launches that derive metadata and accept drafts, and the narrow head, on a card and in a graph",
-          "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", "tests/gpu/test_kernels_heads.py -k narrow",
-          beside=False),
+    tests("host-tests", 120, "the launches that derive metadata and accept drafts, on a card and in a graph",
+          "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", beside=False),
     bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead, and acceptance by SGLang's launches", "e2b",
           f"{ARMS} {LAUNCHES} {STEPS}", SHORT),
     bench("lone-e2b", 300, "a lone answer's steps of E2B, one engine after the other", "e2b",
           f"{PACKAGE} {LAUNCHES} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
     bench("host-e2b-profile", 240, "what the host does in one", "e2b", f"{ARMS} {PROFILE}", SHORT),
     bench("host-e2b-plain", 240, "steps without MTP, with metadata in the graph and before it", "e2b", f"{PLAIN} {STEPS}", SHORT),
-    bench("host-26b", 420, "steps with MTP of 26B-A4B in fp8: its draft's head in 8 bits, and its own too", "26b-a4b",
-          f"{FP8} --together 3 {FP8_PACKAGE} {NARROW} {HEADS} {STEPS}", SHORT),
-    bench("host-26b-draft8", 420, "the same with its assistant in fp8", "26b-a4b",
+    bench("host-26b-draft8", 420, "steps with MTP of 26B-A4B in fp8, and with its assistant in fp8 too", "26b-a4b",
           f"{FP8} --together 2 {FP8_PACKAGE} {DRAFT8} {STEPS}", SHORT),
     *(
         bench(f"lone-{name}", 480, f"a lone answer's steps of 26B-A4B in {what}, what waits one engine after the other", "26b-a4b",
               f"{form} {arms} {LONE}", SHORT.replace("1 8 32 80", "1 4 8"))
         for name, what, form, arms in (
             ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {LAUNCHES.replace(',mtp', f',mtp,{DRAFT}')} {DRAFT8}"),
-            ("bf16", "bfloat16", "", f"{PACKAGE} {NARROW} {HEADS}".replace(f",{DRAFT}", "")),
-            ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {HEADS} {DRAFT8}"),
-        )
-    ),
-    *(
-        bench(f"heads-{name}", 300, f"steps of 26B-A4B in {what} with both heads in 8 bits, alone at each batch", "26b-a4b",
-              f"{form} {arms} --batches 1,8,32,80 --step-tokens 300,400 --rounds 1 --repetitions 5", SHORT)
-        for name, what, form, arms in (
-            ("int4", "4 bits", INT4, f"{FP8_PACKAGE} {HEADS}"), ("bf16", "bfloat16", "", f"{PACKAGE} {HEADS}".replace(f",{DRAFT}", "")),
+            ("fp8", "fp8", FP8, f"{FP8_PACKAGE} {DRAFT8}"),
         )
     ),
     bench("host-26b-profile", 300, "what the host does in one", "26b-a4b", f"{FP8} {FP8_ARMS} {PROFILE}", SHORT),

@@ -199,7 +199,7 @@ STAGES = (
     bench(
         "later-pieces", 300, "what each later kernel adds to a step with MTP", "26b-a4b",
         f"{SHARED} {PACKAGE} {off('argmax', 'draft_argmax')} {off('dependent', 'dependent_launch')} {off('rows', 'few_row_linear')} "
-        f"{off('overlap', 'dense_beside_experts')} {off('choice', 'router_choice')} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 "
+        f"{off('overlap', 'dense_beside_experts')} {off('choice', 'router_choice')} "
         "--batches 1,64,32,8,4 --step-tokens 300,150 --repetitions 3", f"{SEVEN} --cuda-graph-bs-decode 1 4 8 32 64",
     ),
     bench(
@@ -208,11 +208,6 @@ STAGES = (
         f"{off('tokens', 'few_token_experts', 'package')} {off('overlap', 'dense_beside_experts', 'package')} "
         "--batches 1,32,8,4 --step-tokens 300,150 --repetitions 3",
         f"{SEVEN} --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32",
-    ),
-    bench(
-        "undecided-steps", 400, "VERIFY_ARGMAX: on, or gone", "26b-a4b",
-        f"{SHARED} {PACKAGE} {STOCK} --arm verify-argmax:package,mtp,{G}_VERIFY_ARGMAX=1 "
-        "--batches 1,8,32,64 --step-tokens 700,150 --repetitions 5", f"{SEVEN} --max-total-tokens=60000",
     ),
     bench(
         "undecided-admission", 400, "SWA_ADMISSION: on, or gone", "26b-a4b",

@@ -23,7 +23,7 @@ from sglang_gemma4.kernels.experts import (
     prefill_experts,
     register_experts,
 )
-from sglang_gemma4.kernels.heads import head_argmax, narrow_head, narrow_scan
+from sglang_gemma4.kernels.heads import head_argmax
 from sglang_gemma4.kernels.weights import CAPABILITY, FP8, Grouped, Scaled, Weight, scaled
 from tests.harness.gpu_compiler import compiling_for, without_assembling
 
@@ -58,7 +58,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def laid_out(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     """A card's name; after the test, every kernel launched in it has been compiled for it and fits."""
     kind = CARDS[request.param]
-    for module in (limits, few_query_attention, prefill_attention, head_argmax, narrow_head):
+    for module in (limits, few_query_attention, prefill_attention, head_argmax):
         monkeypatch.setattr(module, "card", lambda device: kind.card)
     shared: dict[str, int] = {}
 
@@ -127,13 +127,6 @@ def launched_elsewhere() -> None:
 @pytest.mark.parametrize("rows", [4, 64, 128])
 def test_heads(laid_out: Card, rows: int) -> None:
     head_argmax.head_argmax(empty(rows, HIDDEN), empty(1024, HIDDEN))
-
-
-@every_card
-@pytest.mark.parametrize("rows", [4, 32])
-def test_narrow_heads(laid_out: Card, rows: int) -> None:
-    weight = torch.ones(1024, HIDDEN, dtype=torch.bfloat16)
-    narrow_head.narrow_argmax(empty(rows, HIDDEN), weight, narrow_scan.NarrowHead.make(weight))
 
 
 @every_card

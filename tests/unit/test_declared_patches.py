@@ -86,7 +86,7 @@ def test_fingerprint_is_that_of_the_installed_sglang(patch: Part, hook: Seam | E
 
 @pytest.mark.parametrize(
     ("environ", "absent", "state"),
-    [({}, ["worker_v1"], "off"), (V1, ["frozen_chain", "draft_argmax", "narrow_draft_head", "draft_graph"], "declined")],
+    [({}, ["worker_v1"], "off"), (V1, ["frozen_chain", "draft_argmax", "draft_graph"], "declined")],
     ids=["v2", "v1"],
 )
 def test_everything_applies_and_is_in_place(environ: dict[str, str], absent: list[str], state: str, in_child: InChild) -> None:

@@ -11,7 +11,7 @@ from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels.attention import few_query_attention
 from sglang_gemma4.kernels.dense import few_row_linear, gated_embedding
 from sglang_gemma4.kernels.experts import expert_routing, few_token_experts, grouped_experts, prefill_experts, routed_product
-from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head, narrow_scan
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 from sglang_gemma4.kernels.norms import layer_tail, qkv_norm_rope, triple_rmsnorm
 from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
@@ -93,11 +93,6 @@ def head() -> None:
     head_argmax.head_argmax(ones(4, WIDTH), ones(512, WIDTH))
 
 
-def narrow() -> None:
-    weight = ones(512, WIDTH)
-    narrow_head.narrow_argmax(ones(4, WIDTH), weight, narrow_scan.NarrowHead.make(weight))
-
-
 def centroids() -> None:
     centroid_argmax.centroid_argmax(ones(4, WIDTH), ones(4, 16), ones(512, WIDTH), torch.arange(512), 4)
 
@@ -152,7 +147,6 @@ CALLS: list[tuple[Callable[[], None], dict[str, int]]] = [
     (embedding, {"_gated_embedding_kernel": 0}),
     (attention, {"_few_query_attention_kernel": 0, "_join_kernel": 0}),
     (head, {"_head_argmax_kernel": 0, "_join_kernel": 0}),
-    (narrow, {"_split_kernel": 0, "_scan_kernel": 0, "_rescore_kernel": 0, "_join_kernel": 0}),
     (centroids, {"_choose_kernel": 0, "_chosen_rows_kernel": 0, "_join_kernel": 0}),
     (experts, {"_expert_blocks_kernel": 0, "_gated_experts_kernel": 0, "_down_kernel": 0, "_sum_kernel": 0}),
     (routing, {"_expert_routing_kernel": 1}),

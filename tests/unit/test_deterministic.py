@@ -16,8 +16,8 @@ def names_in(text: str) -> set[str]:
 
 STANDS_ASIDE = names_in(
     "verify_attention balanced_parts prefill_attention flash_prefill flash_in_graphs few_row_linear register_products few_token_experts "
-    "prefill_experts chunk_experts grouped_experts router_choice moe_tiles triple_norm layer_tail ple_tail qkv_rope verify_argmax "
-    "narrow_verify_head yoco yoco_graph prefill_beside batched_vision kv_formats"
+    "prefill_experts chunk_experts grouped_experts router_choice moe_tiles triple_norm layer_tail ple_tail qkv_rope "
+    "yoco yoco_graph prefill_beside batched_vision kv_formats"
 )
 """Their kernels, or when these run, depend on how many rows a forward has."""
 SAME_BITS = {
@@ -55,7 +55,7 @@ SAME_BITS = {
 }
 """They compute or move numbers of the target, and an answer's bits stay its own."""
 DRAFTS_ONLY = names_in(
-    "frozen_views unified_draft frozen_chain draft_argmax narrow_draft_head draft_graph adaptive_draft pd_draft "
+    "frozen_views unified_draft frozen_chain draft_argmax draft_graph adaptive_draft pd_draft "
     "draft_budget sync_mtp worker_v1 mtp_defaults force_eagle mamba_check"
 )
 """What is drafted decides how many tokens a step accepts, not which."""

@@ -3,17 +3,13 @@
 from functools import partial
 from itertools import starmap
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
-from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates, dependently
+from sglang_gemma4.benchmark.kernels.harness import Case, Place, Row, candidates
 from sglang_gemma4.benchmark.kernels.timer import Call
 from sglang_gemma4.kernels.heads.centroid_argmax import centroid_argmax
 from sglang_gemma4.kernels.heads.head_argmax import Tile, head_argmax
-from sglang_gemma4.kernels.heads.narrow_head import narrow_argmax
-from sglang_gemma4.kernels.heads.narrow_scan import NarrowHead
-from sglang_gemma4.kernels.kept_bytes import narrow_copy
 
 TILES = (
     (64, 128, 4, 4, 2), (64, 128, 4, 3, 3), (64, 256, 4, 3, 2), (128, 64, 4, 4, 2), (128, 128, 8, 3, 2),
@@ -65,43 +61,7 @@ def head(place: Place, head: str, rows: int) -> Row:
     return Row(ways, 2.0 * read * width)
 
 
-NARROW_TILES = (
-    (64, 128, 4, 4, 2), (64, 256, 4, 4, 2), (64, 256, 4, 3, 2), (64, 256, 4, 3, 3), (64, 512, 4, 3, 1), (64, 512, 4, 2, 2),
-    (64, 1024, 4, 2, 1), (128, 128, 8, 4, 1), (128, 128, 8, 5, 1), (128, 128, 8, 4, 2), (128, 256, 8, 3, 1), (128, 256, 8, 4, 1),
-)  # fmt: skip
-"""Of the pass over the copy."""
-
-
-def narrow(place: Place, head: int, winners: str, rows: int) -> Row:
-    """``winners``: "random" scores, whose largest are close together, or "clear" ones, each row's own token far before the others.
-
-    "columns" are random ones of a head with a few large columns, of which trained ones have some.
-    """
-    vocabulary, width = place.pick((262144, head), (512, 64))
-    weight, hidden = place.rand(vocabulary, width), place.rand(rows, width)
-    if winners == "clear":
-        weight[5 :: vocabulary // rows][:rows] = hidden
-    if winners == "columns":
-        weight[:, :4] *= 10
-    copy: Any = None if place.device == "meta" else NarrowHead.make(weight)  # in parts, which takes a second of shapes alone
-    ways: dict[str, Call] = {
-        "head_argmax": lambda: head_argmax(hidden, weight)[0],
-        "ours, dependent": dependently(lambda: narrow_argmax(hidden, weight, copy)[0]),
-        "ours, narrow": lambda: narrow_argmax(hidden, weight, copy)[0],
-    }
-    tiles = candidates(lambda tile: narrow_argmax(hidden, weight, copy, tile=tile)[0], starmap(Tile, NARROW_TILES))
-    return Row(ways, float(narrow_copy(vocabulary, width)), tiles=tiles)
-
-
 CASES = (
-    Case(
-        "narrow",
-        "a draft step's token: head_argmax over the bfloat16 head; over its int8 copy, and again where that leaves it open; floor: copy "
-        "read once",
-        {"head": (1024, 2816, 3840, 5376), "winners": ("random", "clear", "columns"), "rows": (1, 4, 8, 32)},
-        narrow,
-        {"head": (1024,), "winners": ("random", "clear", "columns"), "rows": (3,)},
-    ),
     Case(
         "heads",
         "a draft step's token: SGLang's logits, softmax and maximum; the chain's product and split argmax; ours; floor: weights read once",

@@ -13,7 +13,7 @@ from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_gemma4.kernels.card import reason_against_device
-from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head, narrow_scan
+from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
@@ -26,11 +26,6 @@ class DraftHead(LogitsProcessor):  # type: ignore[misc]
 
     Rows that the kernel does not take get logits as in SGLang; ``say`` is called with the reason.
     """
-
-    narrow: narrow_scan.NarrowHead | None = None
-    """An int8 copy of what this rank scores of the head (``narrow_copy.py``)."""
-    say_narrow: Say
-    """Called with the reason where the copy is not read."""
 
     def __init__(self, config: Any, say: Say, sharded: bool) -> None:
         super().__init__(config, skip_all_gather=True)
@@ -75,9 +70,9 @@ def tokens(processor: LogitsProcessor, hidden_states: torch.Tensor, weight: torc
     rounded = not (processor.use_fp32_lm_head or processor.use_fp32_lm_head_output)
     vocabulary = min(processor.vocab_size, weight.shape[0])
     if ranks(sharded) == 1:
-        return _largest(processor, hidden_states, weight, vocabulary=vocabulary, rounded=rounded)[0]
+        return head_argmax.head_argmax(hidden_states, weight, vocabulary=vocabulary, rounded=rounded)[0]
     group, mine = get_parallel().tp_group, my_range(vocabulary, sharded)
-    _, best = _largest(processor, hidden_states, weight[mine], first_token=mine.start, rounded=rounded)
+    _, best = head_argmax.head_argmax(hidden_states, weight[mine], first_token=mine.start, rounded=rounded)
     gathered = torch.empty((group.world_size, *best.shape), dtype=best.dtype, device=best.device)
     group.all_gather_into_tensor(gathered.view(-1, best.shape[1]), best)
     return head_argmax.join_pairs(gathered)[0]
@@ -89,18 +84,6 @@ def my_range(vocabulary: int, sharded: bool) -> slice:
         return slice(0, vocabulary)
     group = get_parallel().tp_group
     return vocabulary_range(vocabulary, group.rank_in_group, group.world_size)
-
-
-def _largest(processor: Any, hidden_states: torch.Tensor, weight: torch.Tensor, **given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and pairs of a range of the head, from its copy where there is one that the kernels take."""
-    copy = getattr(processor, "narrow", None)
-    if copy is None:
-        return head_argmax.head_argmax(hidden_states, weight, **given)
-    reason = narrow_head.reason_against(hidden_states, weight, copy, given.get("vocabulary"))
-    if reason:
-        processor.say_narrow(reason)
-        return head_argmax.head_argmax(hidden_states, weight, **given)
-    return narrow_head.narrow_argmax(hidden_states, weight, copy, **given)
 
 
 def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.Tensor:

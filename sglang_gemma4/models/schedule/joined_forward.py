@@ -91,10 +91,7 @@ def logits_of_each(
 
 
 def _one_head(processor: Any, lm_head: Any, metadata: list[LogitsMetadata], states: list[Any]) -> list[torch.Tensor]:
-    """The logits of each part, from one product with the head's weights, which are read once; only rows that are read go through.
-
-    A verify head that is deferred elsewhere (``layers/verify_head``) is not here: the last rows of prompts need logits anyhow.
-    """
+    """The logits of each part, from one product with the head's weights, which are read once; only rows that are read go through."""
     read = [processor._get_pruned_states(own, None, None, each)[0] for own, each in zip(states, metadata, strict=True)]
     logits: torch.Tensor = processor._get_logits(torch.cat(read), lm_head, LogitsMetadata(forward_mode=ForwardMode.EXTEND))
     return list(logits.split([len(rows) for rows in read]))

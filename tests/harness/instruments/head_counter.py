@@ -7,9 +7,9 @@ from typing import Any
 
 def install() -> None:
     """One line on the log for the first token that each kernel gave, with the part of the head it read."""
-    from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax, narrow_head
+    from sglang_gemma4.kernels.heads import centroid_argmax, head_argmax
 
-    for module, name in ((head_argmax, "head_argmax"), (centroid_argmax, "centroid_argmax"), (narrow_head, "narrow_argmax")):
+    for module, name in ((head_argmax, "head_argmax"), (centroid_argmax, "centroid_argmax")):
         _say(module, name)
 
 
