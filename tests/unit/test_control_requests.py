@@ -158,8 +158,8 @@ def test_a_search_is_interrupted_and_the_alarm_is_as_before() -> None:
     started = time.monotonic()
     with pytest.raises(stop_patterns.OutOfTimeError), stop_patterns.limited(0.05):
         re.search("(a+)+$", "a" * 60 + "b")
-    assert time.monotonic() - started < 1
-    with stop_patterns.limited(0.05):
+    assert time.monotonic() - started < 60, "the search alone would take years"
+    with stop_patterns.limited(60.0):
         assert re.search("a+$", "aaa")
     assert signal.getsignal(signal.SIGALRM) is before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

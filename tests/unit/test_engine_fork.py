@@ -33,7 +33,6 @@ for line in sys.stdin:
 def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
     (tmp_path / "nursery.py").write_text(STANDIN)
     monkeypatch.setattr(engine_fork, "HERE", tmp_path)
-    monkeypatch.setattr(engine_fork, "SECONDS_TO_END", 0.5)
     yield from engine_fork.open_nursery(tmp_path)
 
 
@@ -47,7 +46,9 @@ def test_an_answer_that_comes_with_its_process_id(nursery: Nursery) -> None:
 
 
 @pytest.mark.parametrize("how", ["ends", "hangs, and its end is told", "hangs, and its end is not told"])
-def test_the_case_after_a_failure_gets_its_own_answer(how: str, nursery: Nursery) -> None:
+def test_the_case_after_a_failure_gets_its_own_answer(how: str, nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how.endswith("not told"):  # what is told may take its time on a busy machine
+        monkeypatch.setattr(engine_fork, "SECONDS_TO_END", 0.5)
     before = nursery.process.pid
     with pytest.raises(EngineFailed, match="the nursery ended" if how == "ends" else "time limit reached"):
         ask(nursery, how)
