@@ -9,7 +9,6 @@ from sglang_gemma4.patching import Entry, Part, Seam, uses
 CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
 REGISTRY = "sglang.srt.arg_groups.overrides._MODEL_OVERRIDE_FNS"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
-BUDGET = "sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget"
 REPORTER = "sglang.srt.managers.scheduler_components.metrics_reporter.SchedulerMetricsReporter"
 LAYER_SETUP = "sglang.srt.model_executor.model_runner_components.layer_setup"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -73,16 +72,6 @@ PARTS = (
         "x 1000/500: 15 retractions · tests/engine/test_one_window.py",
         remove_when="SGLang releases the part of a prompt's window that its request has passed.",
         uses=(uses.radix_cache,),
-    ),
-    Part(
-        name="swa_admission",
-        does="A prefill is admitted only into sliding-pool tokens that running requests will not take.",
-        switch="SGLANG_GEMMA4_SWA_ADMISSION",
-        why="Stock reserves nothing of the sliding pool for running requests and charges a new one its window alone: it admits too "
-        "many, then retracts and prefills them again.",
-        evidence="srt/managers/schedule_policy.py:673 (total_offset only) · mem_cache/prefill_budget.py:102 (swa_offset = 0), :52 · "
-        "off: waiting takes 10 to 13 % more decode steps than retracting and prefilling again (runs/2026-11-27-admission-loads)",
-        remove_when="PrefillAdder offsets swa_offset by what running requests will take.",
     ),
     Part(
         name="pool_bound",
@@ -216,14 +205,6 @@ SEAMS = (
         "66a87afb5990",
         parts=("own_window",),
     ),
-    Seam(
-        "sglang.srt.managers.schedule_policy.PrefillAdder.__init__",
-        "after",
-        "sglang_gemma4.memory.swa_admission:reserve_growth",
-        "901ca00e6d44",
-        parts=("swa_admission",),
-    ),
-    Seam(f"{BUDGET}.swa_tokens", "after", "sglang_gemma4.memory.swa_admission:charge_whole", "eb3e7672cf8e", parts=("swa_admission",)),
     Seam(
         "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req", "after", pools.note_refusal, "194314fb5aba", parts=("pool_bound",)
     ),

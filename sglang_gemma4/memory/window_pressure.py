@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
 from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWATokenToKVPoolAllocator
 
 from sglang_gemma4.memory import window_nodes
 from sglang_gemma4.memory.own_window import COUNTS, Window, window_of
-from sglang_gemma4.memory.swa_admission import growth
 from sglang_gemma4.memory.window_nodes import SWA
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ SAID_EVERY = 1024
 """Taken windows between two lines of the log, beside those at 1, 2, 4, 8 and so on."""
 LOOKED_AT = 64
 """Waiting requests whose prompts are counted."""
+MOMENTS = 64
+"""Most moments at which the running requests are summed: with 2,000 requests neighbouring moments hardly differ."""
 
 
 def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices: list[int] | None = None) -> bool:
@@ -88,8 +91,8 @@ def _slide(batch: Any, window: Window, missing: int) -> None:
 def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: Any) -> None:
     """Before ``Scheduler._get_new_batch_prefill_raw``: while prompts wait and sliding tokens are short, running requests take back.
 
-    Short means: available and evictable sliding tokens are fewer than what the running requests will still take (``swa_admission.growth``
-    with SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take
+    Short means: available and evictable sliding tokens are fewer than what the running requests will still take (:func:`growth` with
+    SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take
     back from the one that saves most on, until they are not short. Before the prefill's policy matches prefixes, because that keeps ids of
     nodes.
     """
@@ -192,6 +195,28 @@ def _saves(req: Any, window: Window, ratio: float) -> int:
         return 0
     locked, later = min(req.kv.cache_protected_len, window.kept), _own(req) + _expected(req, ratio)
     return int(locked + min(later, window.most) - min(locked + later, window.most))
+
+
+def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, most: int) -> int:
+    """Sliding tokens that the running requests will take together at the worst moment, beyond what they take now.
+
+    A request takes ``locked + min(held + t, most)`` after t more tokens and nothing after its end; the worst moment is just before one
+    ends.
+
+    Args:
+        locked: ``[requests]``, tokens of prompt windows that stay locked in the radix tree until the request ends.
+        held: ``[requests]``, tokens in the request's own window; ``expected``: ``[requests]``, tokens still to come.
+        most: tokens that a window takes at most, including those not evicted yet.
+    """
+    lock, own, left = (np.asarray(values, dtype=np.int64) for values in (locked, held, expected))
+    if not left.size:
+        return 0
+    moments = np.unique(left)  # [moments]
+    if moments.size > MOMENTS:
+        moments = moments[np.linspace(0, moments.size - 1, MOMENTS).astype(np.int64)]
+    taken = lock + np.minimum(own + moments[:, None], most)  # [moments, requests]
+    later = np.where(left >= moments[:, None], taken, 0).sum(1)
+    return max(0, int(later.max() - (lock + np.minimum(own, most)).sum()))
 
 
 def _growth(requests: Sequence[Any], window: Window, ratio: float) -> int:

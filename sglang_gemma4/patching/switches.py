@@ -186,12 +186,6 @@ _TABLE = (
         "memory",
         "KV pools are sized by window and running requests; nothing is held for layers without KV.",
     ),
-    Switch(
-        "SGLANG_GEMMA4_SWA_ADMISSION",
-        False,
-        "memory",
-        "A prefill waits for sliding tokens that nobody will take (off: it costs decode steps).",
-    ),
     Switch(MASTER, True, "diagnosis", "The whole package; 0 leaves stock SGLang as it is."),
     Switch(STRICT, False, "diagnosis", "The process ends at the first patch that cannot be applied."),
     Switch("SGLANG_GEMMA4_REPORT", True, "diagnosis", "Banner, start table, and the patches in /server_info and /metrics."),

@@ -130,42 +130,6 @@ def test_no_fewer_requests_of_any_length_than_with_sglang_s_configurator(nursery
     assert "idle sessions, of 4000 tokens" in long.log
 
 
-@pytest.mark.parametrize("mtp", [False, True])
-@pytest.mark.parametrize("one_window", [False, True])
-def test_running_requests_keep_their_sliding_tokens(nursery: Nursery, one_window: bool, mtp: bool) -> None:
-    """Many answers that grow beside their prompts: stock admits what fits now and retracts later, ours waits; the tokens are the same.
-
-    A request that holds one window grows only until prompt and answer fill it, so its prompt is shorter than the window of 64 here.
-    """
-    length = 20 if one_window else 61
-    prompts = [[(7 * i + 31 * n) % 700 + 300 for i in range(length)] for n in range(12)]  # nothing in common
-    group = Group(prompts, {"max_new_tokens": 90})
-    model = resolve("tiny-26b-a4b")
-    engine = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.14, "max_running_requests": 12, "chunked_prefill_size": 64}
-    draft = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
-    found = {}
-    for on in "01":
-        own = {} if one_window else without("own_window")
-        env = {"SGLANG_GEMMA4_SWA_ADMISSION": on, "SGLANG_SWA_EVICTION_INTERVAL": "1", **own}
-        outputs = nursery.run(model, [group], env=env, **engine, **draft)[0]
-        found[on] = ([output.token_ids for output in outputs], outputs[0].log.count("KV cache pool is full"))
-    print("retractions:", found["0"][1], "stock,", found["1"][1], "ours")
-    assert found["0"][1] > 0
-    assert found["1"][1] == 0
-    assert found["0"][0] == found["1"][0]
-
-
-def test_a_turn_that_finds_its_prefix_is_admitted_by_an_idle_server(nursery: Nursery) -> None:
-    """Into the smallest pool that may be: the window that it has found is locked, and it was charged a whole answer's beside."""
-    turn = [(7 * i) % 700 + 300 for i in range(128)]
-    groups = [Group([turn], {"max_new_tokens": 4}), Group([[*turn, 400, 500, 600]], {"max_new_tokens": 300})]
-    engine = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.0857, "max_running_requests": 4, "chunked_prefill_size": 64}
-    env = {"SGLANG_GEMMA4_SWA_ADMISSION": "1", **without("own_window")}
-    answer = nursery.run(resolve("tiny-26b-a4b"), groups, env=env, time_limit=90, **engine)[1][0]
-    assert answer.meta_info["cached_tokens"] == len(turn)
-    assert len(answer.token_ids) == 300
-
-
 def test_the_reserve_is_calculated_from_published_arguments(nursery: Nursery) -> None:
     """After the last graphs, where no card is: the arithmetic, with what SGLang resolved for a server with MTP."""
     model = resolve("tiny-26b-a4b")

@@ -4,7 +4,7 @@
 
 On a card of 141 GB ``one-window-80gb`` and ``cells-80gb`` have the pools of one of 80; ``smaller-cards``, on one of 80, and
 ``smaller-cards-141gb`` have those of one of 24 and one of 48 GB. Arms: ``stock``, ``package``, ``two-windows`` (a running request also
-holds its prompt's window, as in 0.1), ``admission`` and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and
+holds its prompt's window, as in 0.1) and ``unified`` (``--enable-unified-memory``: one buffer whose split between full and
 sliding layers moves). vLLM joins where it is installed: ``sglang-gemma4 bench`` with a stage's words and ``--arm vllm:vllm,mtp``. A
 bench's folder has retractions, running requests and peaks of the pools: ``sglang-gemma4 bench --report FOLDER/STAGE``. ``pressure`` asks
 for all at once that takes memory. ``soak`` has a server for each pool, side by side; what is timed must not run beside it.
@@ -13,7 +13,6 @@ for all at once that takes memory. ``soak`` has a server for each pool, side by 
 from sglang_gemma4.patching import switches
 from tests.gpu.stages import COMMON, OUT, PACKAGE, PYTHON, STOCK, Command, Stage, bench, off, tests
 
-G = "SGLANG_GEMMA4"
 FLAGS = f"{COMMON} --context-length=16384 --max-running-requests=64 --mem-fraction-static=0.85"
 LONG = (
     f"{COMMON} --disable-prefill-cuda-graph --cuda-graph-bs-decode 1 8 32 64 96 128 160 --context-length=40000 "
@@ -23,7 +22,6 @@ LONG = (
 OF_80 = "--mem-fraction-static=0.48"
 """Of a card of 141 GB: weights, draft and pools as on one of 80 at 0.85."""
 TWO = off("two-windows", "own_window")
-ADMISSION = f"--arm admission:package,mtp,{G}_SWA_ADMISSION=1"
 UNIFIED = "--arm unified:package,mtp,--enable-unified-memory"
 ONE = "--workload 64x1000/500,mix --rounds 1 --repetitions 3"
 CELLS = "--workload 120x500/300,96x2000/300,36x8000/500,10x32000/600 --rounds 1 --repetitions 1"
@@ -31,7 +29,7 @@ CELLS = "--workload 120x500/300,96x2000/300,36x8000/500,10x32000/600 --rounds 1 
 ONCE = "--workload 1x512/64 --rounds 1 --repetitions 1"
 
 
-WAYS = f"{STOCK} {PACKAGE} {UNIFIED} {ADMISSION} {CELLS}"
+WAYS = f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}"
 
 
 def smaller(name: str, of_24: float, of_48: float) -> Stage:
@@ -65,7 +63,7 @@ def pressure(name: str, seconds: int, decides: str, model: str, *environment: st
 
 STAGES: tuple[Stage, ...] = (
     bench("one-window", 580, "64 requests without a retraction", "26b-a4b", f"{STOCK} {PACKAGE} {ONE}", FLAGS),
-    bench("one-window-ways", 480, "what the window and admission each do", "26b-a4b", f"{PACKAGE} {TWO} {ADMISSION} {ONE}", FLAGS),
+    bench("one-window-ways", 480, "what the window does", "26b-a4b", f"{PACKAGE} {TWO} {ONE}", FLAGS),
     bench("one-window-80gb", 480, "the same with an 80 GB card's pools", "26b-a4b", f"{STOCK} {PACKAGE} {TWO} {ONE}", f"{FLAGS} {OF_80}"),
     bench("cells", 900, "running requests at saturation, by prompt length and way of sharing the memory", "26b-a4b", WAYS, LONG),
     bench("cells-80gb", 900, "the same with an 80 GB card's pools", "26b-a4b", WAYS, f"{LONG} {OF_80}"),

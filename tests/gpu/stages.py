@@ -209,10 +209,6 @@ STAGES = (
         "--batches 1,32,8,4 --step-tokens 300,150 --repetitions 3",
         f"{SEVEN} --max-running-requests=32 --max-total-tokens=17000 --cuda-graph-bs-decode 1 4 8 32",
     ),
-    bench(
-        "undecided-admission", 400, "SWA_ADMISSION: on, or gone", "26b-a4b",
-        f"{SHARED} {PACKAGE} --arm swa-admission:package,mtp,{G}_SWA_ADMISSION=1 --workload summarize --repetitions 4", POOLS,
-    ),
     kernels("expert-times", 80, "experts and their tiles at few tokens", "experts --tokens 1 4 8 16 --tune 10"),
     tests(
         "few-token-tests", 300, "what acts in steps of few tokens",
@@ -294,7 +290,6 @@ STAGES = (
 
 GROUPS = {
     "gains": tuple(stage.name for stage in STAGES if stage.decides.startswith("README")),
-    "undecided": ("undecided-steps", "undecided-admission"),
     "tests": tuple(stage.name for stage in STAGES if stage.name.endswith("tests")),
 }
 """Names that stand for several stages."""

@@ -1,5 +1,6 @@
 """Who gives a window back when sliding tokens are short: before a retraction, and while prompts wait."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,3 +116,23 @@ def test_prompts_wait_while_sliding_tokens_are_short(free: int, given: dict[str,
 
 def test_an_empty_batch_makes_no_room() -> None:
     window_pressure.make_room(scheduler(World(), waiting(40)), None, ScheduleBatch(reqs=[]))
+
+
+def test_growth_by_hand() -> None:
+    """Of two requests the first ends after 5 tokens, when both hold most; the second then has its window full."""
+    assert window_pressure.growth([10, 0], [0, 8], [5, 20], most=12) == 5 + 4
+    assert window_pressure.growth([10], [0], [50], most=12) == 12
+    assert window_pressure.growth([10], [30], [50], most=12) == 0
+    assert window_pressure.growth([], [], [], most=12) == 0
+    assert window_pressure.growth([100, 0], [0, 0], [0, 8], most=12) == 0, "the first ends before the second grows by as much"
+
+
+def test_growth_of_many_requests_is_that_of_a_sample_of_moments() -> None:
+    rng = random.Random(0)
+    held, left = [rng.randrange(1500) for _ in range(2000)], [rng.randrange(1, 3000) for _ in range(2000)]
+    locked = [rng.randrange(1024) for _ in range(2000)]
+    exact = max(
+        sum(lock + min(own + t, 1156) for lock, own, rest in zip(locked, held, left, strict=True) if rest >= t) for t in sorted(set(left))
+    )
+    now = sum(lock + min(own, 1156) for lock, own in zip(locked, held, strict=True))
+    assert window_pressure.growth(locked, held, left, 1156) == pytest.approx(exact - now, rel=0.05)

@@ -1,4 +1,4 @@
-"""What holding one window and admitting by sliding tokens buy and cost: loads whose sliding pool is too small, in three :data:`WAYS`.
+"""What holding one window gains and costs: loads whose sliding pool is too small, in both :data:`WAYS`.
 
     python -m tests.harness.programs.admission_loads FOLDER [--mtp]
 
@@ -28,9 +28,8 @@ INTERVAL = {"SGLANG_SWA_EVICTION_INTERVAL": "4"}
 WAYS: dict[str, dict[str, str]] = {
     "two windows": without("own_window"),
     "one window": {},
-    "admission": {"SGLANG_GEMMA4_SWA_ADMISSION": "1"},
 }
-"""As stock; as by default; and with that switch beside."""
+"""As stock; as by default."""
 
 
 @dataclass(frozen=True)

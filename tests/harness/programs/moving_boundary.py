@@ -2,8 +2,7 @@
 
     python -m tests.harness.programs.moving_boundary FOLDER [--mtp]
 
-runs all of :data:`SPLITS` on the CPU engine and writes ``raw.jsonl``. Requests are admitted by what they will hold
-(``SGLANG_GEMMA4_SWA_ADMISSION``), so that what a split holds is seen, not what SGLang admits and then retracts.
+runs all of :data:`SPLITS` on the CPU engine and writes ``raw.jsonl``.
 """
 
 import json
@@ -25,7 +24,7 @@ MOVING = "moving"
 SPLITS: tuple[float | str, ...] = (MOVING, 1.0, 0.75, 0.5, 0.25)
 """Sliding tokens for each full one."""
 ENGINE: dict[str, Any] = {"max_running_requests": 32, "chunked_prefill_size": 128, "decode_log_interval": 1}
-ENV = {"SGLANG_GEMMA4_SWA_ADMISSION": "1", "SGLANG_SWA_EVICTION_INTERVAL": "4"}
+ENV = {"SGLANG_SWA_EVICTION_INTERVAL": "4"}
 MTP = {
     "speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1,
     "speculative_draft_model_path": f"{resolve(MODEL)}-assistant",
