@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.benchmark.command import add_command as add_bench
 from sglang_gemma4.benchmark.tune_moe import add_command as add_tune_moe
 from sglang_gemma4.diagnostics.dashboard import add_command as add_dashboard
@@ -28,7 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     arguments.server_flags = flags
     try:
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads has read enough, as `| head` does; nothing is left to flush at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ValueError, FileExistsError, OSError) as error:
         print(f"sglang-gemma4: {error}", file=sys.stderr)
         return 2
@@ -117,13 +124,18 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.diagnostics import doctor
 
+    limit = terminal.width()
     if arguments.url:
         data = doctor.live(arguments.url, arguments.api_key)
-        text = doctor.live_text(data)
-    else:
-        data = doctor.local(check_patches=not arguments.no_patches)
-        text = doctor.local_text(data)
-    print(json.dumps(data, indent=2) if arguments.json else text)
+        print(json.dumps(data, indent=2) if arguments.json else doctor.live_text(data, limit))
+        return 0 if data["healthy"] else 1
+    data = doctor.installation()
+    if not arguments.json:
+        print(doctor.installation_text(data, limit), flush=True)  # at once: what follows takes its time
+    if not arguments.no_patches:
+        terminal.say("placing the patches in a process that imports SGLang, some 20 seconds (--no-patches leaves this out)")
+        data = doctor.add_patches(data)
+    print(json.dumps(data, indent=2) if arguments.json else doctor.patches_text(data, limit))
     return 0 if data["healthy"] else 1
 
 

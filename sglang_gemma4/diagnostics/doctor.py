@@ -11,10 +11,10 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching
+from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, terminal
 from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import open_server, status
-from sglang_gemma4.patching import switches
+from sglang_gemma4.patching import supported, switches
 from sglang_gemma4.start import bytecode, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
@@ -24,22 +24,38 @@ MARK = "SGLANG_GEMMA4_STATES="
 
 def local(check_patches: bool = True) -> dict[str, Any]:
     """Everything about this installation as JSON-ready data; a probe that fails leaves its error as the value."""
+    data = installation()
+    return add_patches(data) if check_patches else data
+
+
+def installation() -> dict[str, Any]:
+    """What is known within a second, without an import of torch or SGLang; ``patches`` is empty."""
     data: dict[str, Any] = {
         "package": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "distributions": {name: _probe(partial(_version, name)) for name in DISTRIBUTIONS},
         "supported_sglang": SUPPORTED_SGLANG,
+        "sglang_files": _probe(supported.changed_files),
         "gpu": _probe(_gpus),
         "entry_point": _probe(_entry_point),
         "bytecode": _probe(bytecode.problem),
         "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
         | {name: os.environ[name] for name in switches.NO_SWITCHES if name in os.environ},
         "problems": _probe(switches.check_all),
+        "states": {},
+        "patches": [],
     }
-    data["patches"] = _probe(patch_states) if check_patches else []
-    data["healthy"] = _healthy(data)
-    return data
+    return data | {"healthy": _healthy(data)}
+
+
+def add_patches(data: dict[str, Any]) -> dict[str, Any]:
+    """``installation`` with what a server would apply; some 20 seconds, since a process of its own imports SGLang."""
+    rows = _probe(patch_states)
+    if isinstance(rows, list):
+        rows = status.planned(rows)
+    data = data | {"patches": rows, "states": status.counts(rows) if isinstance(rows, list) else {}}
+    return data | {"healthy": _healthy(data)}
 
 
 def _healthy(data: dict[str, Any]) -> bool:
@@ -113,28 +129,46 @@ def patch_states() -> list[dict[str, Any]]:
     raise RuntimeError(f"SGLang did not load the patches (exit status {done.returncode}): {last}")
 
 
-def local_text(data: dict[str, Any]) -> str:
-    """``local`` for a terminal."""
-    lines = [f"sglang-gemma4 {data['package']} (supports SGLang {data['supported_sglang']})"]
-    lines += [f"  {'python':<18} {data['python']}", f"  {'platform':<18} {data['platform']}"]
-    lines += [f"  {name:<18} {found}" for name, found in data["distributions"].items()]
-    gpu = data["gpu"]
-    lines.append(f"  {'gpu':<18} {', '.join(gpu) if isinstance(gpu, list) and gpu else gpu or 'none: serve uses the CPU reference engine'}")
-    lines.append(f"  {'entry point':<18} {data['entry_point']}")
+def local_text(data: dict[str, Any], limit: int | None = None) -> str:
+    """``local`` for a terminal of ``limit`` columns."""
+    return f"{installation_text(data, limit)}\n{patches_text(data, limit)}"
+
+
+def installation_text(data: dict[str, Any], limit: int | None = None) -> str:
+    """``installation`` for a terminal of ``limit`` columns: versions, GPU, switches."""
+    gpu, changed, problems = data["gpu"], data["sglang_files"], data["problems"]
+    facts = [["python", data["python"]], ["platform", data["platform"]], *map(list, data["distributions"].items())]
+    facts.append(["SGLang's files", _files(changed)])
+    facts.append(["gpu", ", ".join(gpu) if isinstance(gpu, list) and gpu else gpu or "none: serve uses the CPU reference engine"])
+    facts.append(["entry point", data["entry_point"]])
     if data["bytecode"]:
-        lines.append(f"  {'slow starts':<18} {data['bytecode']}")
-    lines.append("switches")
-    lines += [f"  {name:<34} {value}" for name, value in data["switches"].items()]
-    problems = data["problems"]
+        facts.append(["slow starts", data["bytecode"]])
+    lines = [f"sglang-gemma4 {data['package']} (supports SGLang {data['supported_sglang']})", *_indented(facts, limit), "switches"]
+    lines += _indented([[name, value] for name, value in data["switches"].items()], limit)
     lines += [f"  PROBLEM {problem}" for problem in (problems if isinstance(problems, list) else [problems])]
+    return "\n".join(lines)
+
+
+def patches_text(data: dict[str, Any], limit: int | None = None) -> str:
+    """The patches and the verdict, for a terminal of ``limit`` columns."""
     rows = data["patches"]
     if isinstance(rows, list) and rows:
-        lines.append(f"patches: {status.summary(rows)}; active means in place here, what a server uses of it: doctor --url URL")
+        said = f"patches: {status.summary(rows)}. Which of them a server uses depends on its model, GPU and flags: doctor --url URL"
+        lines = [*terminal.wrapped(said, limit, "  "), *(f"  {line}" for line in status.table(rows, limit and limit - 2))]
     else:
-        lines.append("patches")
-    lines += [f"  {line}" for line in (status.table(rows) if isinstance(rows, list) else [rows])]
-    lines.append("healthy" if data["healthy"] else "NOT HEALTHY")
-    return "\n".join(lines)
+        lines = ["patches", *([] if isinstance(rows, list) else [f"  {rows}"])]
+    return "\n".join([*lines, "healthy" if data["healthy"] else "NOT HEALTHY"])
+
+
+def _indented(rows: list[list[str]], limit: int | None) -> list[str]:
+    return [f"  {line}" for line in terminal.table((), rows, limit=limit and limit - 2)]
+
+
+def _files(changed: Any) -> str:
+    """What was found of the files that patches change."""
+    if not isinstance(changed, list):
+        return str(changed)
+    return f"not those of {SUPPORTED_SGLANG}: {', '.join(changed)}" if changed else f"those that patches change are {SUPPORTED_SGLANG}'s"
 
 
 def live(url: str, api_key: str | None = None) -> dict[str, Any]:
@@ -155,7 +189,7 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
             f"the SGLang {info.get('version')} server at {base} runs without sglang-gemma4, "
             f"or with {switches.MASTER}=0 or SGLANG_GEMMA4_REPORT=0"
         )
-    known = ("version", "scheduler", "frontend")
+    known = ("version", "scheduler", "frontend", "states")
     patches = status.merged(ours.get("scheduler", []), ours.get("frontend", []))
     return {
         "url": base,
@@ -164,6 +198,7 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
         "package": ours.get("version"),
         "scheduler": ours.get("scheduler", []),
         "frontend": ours.get("frontend", []),
+        "states": status.counts(patches),
         "patches": patches,
         "parts": {name: part for name, part in ours.items() if name not in known},
         "open": _open(info),
@@ -177,11 +212,11 @@ def _open(info: dict[str, Any]) -> str | None:
     return open_server.problem(info.get("host"), info.get("port"), bool(info.get("api_key")), admin)
 
 
-def live_text(data: dict[str, Any]) -> str:
-    """``live`` for a terminal: one state a patch for the whole server."""
+def live_text(data: dict[str, Any], limit: int | None = None) -> str:
+    """``live`` for a terminal of ``limit`` columns: one state a patch for the whole server."""
     lines = [f"{data['url']}: sglang-gemma4 {data['package']} on SGLang {data['sglang']}, {data['model']}"]
     lines.append(f"patches: {status.summary(data['patches'])}")
-    lines += [f"  {line}" for line in status.table(data["patches"])]
+    lines += [f"  {line}" for line in status.table(data["patches"], limit and limit - 2)]
     if start := data["parts"].get("start"):  # a live server may be older than this doctor
         lines += table.lines(start)
     if said := data.get("open"):

@@ -54,12 +54,14 @@ def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:
-    """Add the list of the process that answers HTTP beside the scheduler's, and the start table (``patches/start_times.py``)."""
+    """Add what the process that answers HTTP knows: its list beside the scheduler's, both processes' counts by state, the start table."""
     import sglang_gemma4
     from sglang_gemma4.diagnostics import status
     from sglang_gemma4.start import table
 
     states: list[dict[str, Any]] = await original(self)
     for state in states:
-        state.setdefault(KEY, {}).update(version=sglang_gemma4.__version__, frontend=status.rows(), start=table.data())
+        ours, frontend = state.setdefault(KEY, {}), status.rows()
+        counts = status.counts(status.merged(ours.get("scheduler", ()), frontend))
+        ours.update(version=sglang_gemma4.__version__, frontend=frontend, states=counts, start=table.data())
     return states

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sglang_gemma4
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, terminal
 from sglang_gemma4.patching import this_server
 from sglang_gemma4.patching.supported import installed_sglang
 
@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 STATES: tuple[patching.State, ...] = ("active", "idle", "declined", "off", "failed")
 """Of two processes' states of one patch, the later one here is the server's."""
+PLANNED = "would apply"
+"""What a patch is called where there is no server that could use it: in place of "active" and "idle"."""
 BANNER_LINES, LINE = 12, 500
 
 Row = dict[str, Any]
@@ -45,6 +47,18 @@ def _row(outcome: patching.Outcome) -> Row:
     return row
 
 
+def planned(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a process that serves no model: what a server would apply, of which some are idle by its model, GPU and flags."""
+    return [row | {"state": PLANNED} if row["state"] == "active" else row for row in rows]
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """How many patches are in each state; without a server: would be applied, or are in one of the other three."""
+    without_server = any(row["state"] == PLANNED for row in rows)
+    states = [PLANNED, *(state for state in STATES if state not in ("active", "idle"))] if without_server else STATES
+    return {state: sum(row["state"] == state for row in rows) for state in states}
+
+
 def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:
     """One row a patch for the whole server: the process that serves HTTP resolves flags, the scheduler's builds the model."""
     front = {row["name"]: row for row in frontend}
@@ -59,22 +73,25 @@ def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:
 
 def summary(rows: Sequence[Row]) -> str:
     """One line: how many patches are in each state."""
-    return ", ".join(f"{sum(row['state'] == state for row in rows)} {state}" for state in STATES)
+    return ", ".join(f"{number} {state}" for state, number in counts(rows).items())
 
 
-def table(rows: Sequence[Row]) -> list[str]:
-    """One aligned line for each patch, grouped by state; below it what it chose here, and the cases that it leaves to SGLang."""
-    width = max((len(row["name"]) for row in rows), default=0)
-    lines = []
-    for state in STATES:
+def table(rows: Sequence[Row], limit: int | None = None) -> list[str]:
+    """Aligned lines for each patch, grouped by state; below it what it chose here, and the cases that it leaves to SGLang.
+
+    Args:
+        limit: columns of the terminal.
+    """
+    cells = []
+    for state in counts(rows):
         for row in rows:
             if row["state"] != state:
                 continue
-            lines.append(f"{state:<9} {row['name']:<{width}}  {row['reason'] or row['does']}")
-            if state == "active":
-                lines += [f"{'':<9} {'':<{width}}  {fact}" for fact in row.get("facts", ())]  # a live server may be older than this doctor
-                lines += [f"{'':<9} {'':<{width}}  not for: {note}" for note in row["notes"]]
-    return lines
+            cells.append([state, row["name"], row["reason"] or row["does"]])
+            if state in ("active", PLANNED):
+                cells += [["", "", fact] for fact in row.get("facts", ())]  # a live server may be older than this doctor
+                cells += [["", "", f"not for: {note}"] for note in row["notes"]]
+    return terminal.table((), cells, limit=limit)
 
 
 def opening() -> str:

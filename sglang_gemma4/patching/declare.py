@@ -18,7 +18,7 @@ from sglang_gemma4.patching.hooks import Prepared
 from sglang_gemma4.patching.hooks import Seam as Seam
 from sglang_gemma4.patching.hooks import resolution_step as resolution_step
 from sglang_gemma4.patching.supported import version_problem
-from sglang_gemma4.patching.this_server import Server
+from sglang_gemma4.patching.this_server import Server, of_this_process
 from sglang_gemma4.patching.uses import Need
 
 logger = logging.getLogger(__name__)
@@ -149,12 +149,13 @@ def report() -> list[Outcome]:
 
 
 def note(patch_name: str, message: str) -> None:
-    """Say once in the log, and keep for ``doctor``, that a patch leaves a case to SGLang; it stays active for others."""
+    """Say once in the log, with the patch's state, and keep for ``doctor``, that a patch leaves a case to SGLang."""
     outcome = _outcomes.get(patch_name)
     if outcome is None or message in outcome.notes:
         return
     outcome.notes.append(message)
-    logger.warning("sglang-gemma4: %s declined: %s", patch_name, message)
+    _find_idle_here(outcome)
+    _say(outcome, message)
 
 
 def takes(patch_name: str, problem: str | None, instead: str = "") -> bool:
@@ -176,12 +177,38 @@ def takes(patch_name: str, problem: str | None, instead: str = "") -> bool:
 
 
 def decline(patch_name: str, reason: str) -> None:
-    """Say once in the log, and keep for ``doctor``, that a patch leaves all to SGLang in this process: its state is "declined"."""
+    """Say once in the log, and keep for ``doctor``, that a patch leaves all to SGLang in this process: its state is "declined".
+
+    Where nothing of this server would have used it, it is "idle", as ``doctor`` and the banner show it.
+    """
     outcome = _outcomes.get(patch_name)
     if outcome is None or outcome.state != "active":
         return
     outcome.state, outcome.reason = "declined", reason
-    logger.warning("sglang-gemma4: %s declined: %s", patch_name, reason)
+    _find_idle_here(outcome)
+    _say(outcome, reason)
+
+
+def _say(outcome: Outcome, message: str) -> None:
+    """One line in the log, with the state that ``doctor`` shows."""
+    if outcome.state == "idle":
+        logger.info("sglang-gemma4: %s idle: %s", outcome.name, message)
+    elif outcome.state == "active" and outcome.served is not False:
+        logger.warning("sglang-gemma4: %s active, but: %s", outcome.name, message)
+    else:
+        logger.warning("sglang-gemma4: %s declined: %s", outcome.name, message)
+
+
+def _find_idle_here(outcome: Outcome) -> None:
+    """Give "idle" to one patch, where the server of this process is known by now and uses it for nothing."""
+    patch = _active.get(outcome.name)
+    try:
+        server = of_this_process() if patch is not None and patch.uses else None
+    except Exception as error:  # a line in the log must not end a server
+        logger.debug("sglang-gemma4: whether %s is idle is not known: %s: %s", outcome.name, type(error).__name__, error)
+        return
+    if patch is not None and server is not None:
+        _leave_idle(patch, outcome, server)
 
 
 def idle(patch_name: str, reason: str) -> None:
@@ -194,10 +221,13 @@ def idle(patch_name: str, reason: str) -> None:
 def find_idle(server: Server) -> None:
     """Give "idle" to each patch that is in place and that nothing of ``server`` uses, with the first reason."""
     for patch in _active.values():
-        outcome = _outcomes[patch.name]
-        reason = next((reason for need in patch.uses if (reason := need(server))), None)
-        if reason is not None and outcome.state in ("active", "declined"):
-            outcome.state, outcome.reason = "idle", reason
+        _leave_idle(patch, _outcomes[patch.name], server)
+
+
+def _leave_idle(patch: Part, outcome: Outcome, server: Server) -> None:
+    reason = next((reason for need in patch.uses if (reason := need(server))), None)
+    if reason is not None and outcome.state in ("active", "declined"):
+        outcome.state, outcome.reason = "idle", reason
 
 
 def tell(patch_name: str, message: str) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Literal
@@ -82,7 +83,24 @@ def _known() -> dict[str, dict[str, str]]:
 @functools.cache
 def digest(path: str) -> str:
     """First 12 hex digits of the SHA-256 of a file of SGLang."""
-    return hashlib.sha256(Path(f"{_root()}{path}").read_bytes()).hexdigest()[:12]
+    return _digest(Path(f"{_root()}{path}"))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def changed_files() -> list[str]:
+    """Files of the installed SGLang that are not those of :data:`KNOWN`, or absent; SGLang is found and not imported.
+
+    Raises:
+        ValueError: there is no SGLang.
+    """
+    found = find_spec("sglang")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError("SGLang is not installed")
+    root = Path(found.submodule_search_locations[0])
+    return [path for path, known in _known().items() if not (root / path).is_file() or known["digest"] != _digest(root / path)]
 
 
 def installed_sglang() -> str | None:

@@ -10,6 +10,7 @@ from tests.engine.test_one_window import OVERLAPPED
 from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
 from tests.harness.instruments.chain_watch import COMMITTED, LAUNCHED, RELAYED
+from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(8 + 9 * n))] for n in range(3)]
 GREEDY = {"max_new_tokens": 12, "temperature": 0.0}
@@ -60,6 +61,6 @@ def test_the_same_tokens_and_verify_steps(loop: str, name: str, env: dict[str, s
     assert log.count(LAUNCHED) == log.count(COMMITTED)
     assert log.count(RELAYED) == (log.count(LAUNCHED) if loop == "overlapped" else 0)
     assert LAUNCHED not in stock[0][0].log
-    assert "chain_acceptance declined" not in log
+    assert "chain_acceptance" not in left(log)
     accepted = [(len(answer.token_ids), answer.meta_info["spec_verify_ct"]) for answer in ours[0]]
     assert any(tokens > steps + 1 for tokens, steps in accepted), "drafts accepted"

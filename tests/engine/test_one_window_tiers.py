@@ -19,6 +19,7 @@ from tests.engine.test_prefill_beside import joined
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, without
 from tests.harness.inputs import mtp_cases
 from tests.harness.inputs.mtp_cases import timed
+from tests.harness.left_to_sglang import left
 from tests.harness.oracles.reference import CHECKPOINTS
 
 PROMPTS = [prompt(length, length) for length in (100, 101, 102, 103, 104, 105, 130, 200)]
@@ -71,7 +72,7 @@ def test_windows_are_taken_back_beside_a_host_cache(loop: str, policy: str, nurs
     found = serve(nursery, f"host_cache:torch_copies host_cache:all_comes_back {traced}", env, **small)
     tokens_are_equal(found, large(nursery))
     log = found["again"][0].log
-    assert "own_window declined" not in log
+    assert "own_window" not in left(log)
     beside = {rid for step in joined(log) for rid in step.prefilled}
     assert len(beside & {f"again-{place}" for place in range(AGAIN)}) == (AGAIN if loop == "mtp-beside" else 0)
     taken = re.findall(r"^TAKEN (\S+)", log, re.MULTILINE)
@@ -83,9 +84,9 @@ def test_windows_are_taken_back_beside_a_host_cache(loop: str, policy: str, nurs
         assert all(output.meta_info["cached_tokens"] > WINDOW for output in again)
         assert any(from_host(output) > WINDOW for output in again), "what left the device has its copy"
     assert not sum(output.meta_info["num_retractions"] for output in found["sessions"]) or loop == "mtp-retracted"
-    left = [ast.literal_eval(text) for text in re.findall(r"^LEFT (.*)$", log, re.MULTILINE)]
-    assert left
-    assert not any(tokens for one in left for tokens in one.values()), left
+    kept = [ast.literal_eval(text) for text in re.findall(r"^LEFT (.*)$", log, re.MULTILINE)]
+    assert kept
+    assert not any(tokens for one in kept for tokens in one.values()), kept
 
 
 def test_a_window_half_of_which_is_on_the_host_finds_room(nursery: Nursery) -> None:
@@ -118,7 +119,7 @@ def test_a_decode_server_never_holds_two(loop: str, nursery: Nursery) -> None:
     whole = [output.token_ids for output in large(nursery)["again"][:8]]
     assert [[output.token_ids for output in group] for group in found] == [whole * 2] * 2
     log = found[0][0].log
-    assert log.count("own_window declined: prefill and decode are on servers of their own") == 1, "of the prefill server"
+    assert left(log)["own_window"].count("prefill and decode are on servers of their own") == 1, "of the prefill server"
     assert "STATE own_window idle --disable-radix-cache" in log, "of the decode server"
     assert not re.search(r"^(TAKEN|UNLOCKED)", log, re.MULTILINE)
     used = [float(share) for share in re.findall(r"Decode batch.* swa token usage: ([0-9.]+)", log)]

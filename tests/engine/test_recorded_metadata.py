@@ -11,6 +11,7 @@ import pytest
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
+from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(5 + 38 * n))] for n in range(3)]
 """Below, at the edge of and beyond the window of 64 tokens."""
@@ -32,7 +33,7 @@ def test_same_tokens(model: str, mtp: bool, interpreting: Nursery) -> None:
     stock = serve(interpreting, model, mtp, "", "step_metadata")
     assert {"1", "4"} == set(re.findall(r"REPLAYED (\d+)", ours[0].log))
     assert ours[0].log.count("RECORDED") >= 2, "in the graph of each size"
-    assert "step_metadata declined" not in ours[0].log
+    assert "step_metadata" not in left(ours[0].log)
     assert "REPLAYED" not in stock[0].log
     for answer, reference in zip(ours, stock, strict=True):
         assert answer.token_ids == reference.token_ids

@@ -8,6 +8,7 @@ import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.left_to_sglang import left
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 MTP: dict[str, Any] = {
@@ -33,4 +34,4 @@ def test_queries_alone_give_the_same_answers(nursery: Nursery) -> None:
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
         assert one.meta_info["spec_verify_ct"] == other.meta_info["spec_verify_ct"]
     assert [bool(re.search(r"switched off: .*shared_query", one[0].log)) for one in (ours, stock)] == [False, True]
-    assert "shared_query declined" not in ours[0].log
+    assert "shared_query" not in left(ours[0].log)

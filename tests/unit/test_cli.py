@@ -10,6 +10,7 @@ import pytest
 
 from sglang_gemma4 import cli
 from sglang_gemma4.diagnostics import doctor
+from sglang_gemma4.patching import supported
 
 
 def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
@@ -61,6 +62,47 @@ def test_doctor_reports_and_json_reads_back(monkeypatch: pytest.MonkeyPatch, cap
     assert data["distributions"]["sglang"] == "0.5.23"
     text = doctor.local_text(data)
     assert "SGLANG_GEMMA4_MODEL_FIXES" in text
+
+
+def test_doctor_tells_what_it_knows_before_it_imports_sglang(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Facts and what takes time first; in JSON standard output holds one object and nothing else."""
+    before: list[Any] = []
+    rows = [{"name": "yoco", "state": "active", "reason": "", "does": "D", "notes": [], "facts": []}]
+
+    def states() -> list[dict[str, Any]]:
+        before.append(capsys.readouterr())
+        return rows
+
+    monkeypatch.setattr(doctor, "patch_states", states)
+    cli.main(["doctor"])
+    ((facts, progress),) = before
+    assert facts.startswith("sglang-gemma4 0.")
+    assert "SGLANG_GEMMA4_MODEL_FIXES" in facts
+    assert "imports SGLang, some 20 seconds" in progress
+    rest = capsys.readouterr().out
+    assert rest.startswith("patches: 1 would apply, 0 declined, 0 off, 0 failed")
+    assert " active " not in rest
+    cli.main(["doctor", "--json"])
+    assert not before[1].out
+    data = json.loads(capsys.readouterr().out)
+    assert (data["states"], data["patches"][0]["state"]) == ({"would apply": 1, "declined": 0, "off": 0, "failed": 0}, "would apply")
+
+
+def test_doctor_names_a_file_of_sglang_that_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.installation()["sglang_files"] == []
+    path = "srt/managers/scheduler.py"
+    monkeypatch.setattr(supported, "_known", lambda: {path: {"digest": "0"}, "srt/none.py": {"digest": "0"}})
+    text = doctor.installation_text(doctor.installation())
+    assert f"SGLang's files     not those of 0.5.23: {path}, srt/none.py" in text
+
+
+def test_a_reader_that_closes_the_pipe_gets_no_error_line() -> None:
+    done = subprocess.run(
+        ["bash", "-c", '"$0" -m sglang_gemma4.cli patches --json | head -1; exit "${PIPESTATUS[0]}"', sys.executable],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode in (0, 141), done.stderr) == (True, "")
 
 
 def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,49 @@ def test_a_declined_patch_says_why_once(applied: dict[str, Outcome], caplog: pyt
     assert caplog.messages == ["sglang-gemma4: swa_sizing declined: --swa-full-tokens-ratio 0.5 was given"]
 
 
+def test_the_log_has_the_state_that_doctor_has(
+    applied: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server without a card: what it would not have used anyway is idle in the log too, and no warning."""
+    monkeypatch.setattr(patching.declare, "of_this_process", lambda: server(card=None))
+    caplog.set_level("INFO", logger="sglang_gemma4")
+    patching.decline("few_row_linear", "there is no CUDA card")
+    patching.takes("qkv_rope", "Triton does not run on cpu")
+    patching.decline("swa_sizing", "--swa-full-tokens-ratio 0.5 was given")
+    patching.takes("request_values", None)
+    patching.takes("request_values", "/v1/other")
+    assert [(record.levelname, record.message.removeprefix("sglang-gemma4: ")) for record in caplog.records] == [
+        ("INFO", "few_row_linear idle: there is no CUDA card"),
+        ("INFO", "qkv_rope idle: Triton does not run on cpu"),
+        ("WARNING", "swa_sizing declined: --swa-full-tokens-ratio 0.5 was given"),
+        ("WARNING", "request_values active, but: /v1/other"),
+    ]
+    shown = {each["name"]: each["state"] for each in status.as_data(list(applied.values()))}
+    assert {name: shown[name] for name in ("few_row_linear", "qkv_rope", "swa_sizing", "request_values")} == {
+        "few_row_linear": "idle", "qkv_rope": "idle", "swa_sizing": "declined", "request_values": "active",
+    }  # fmt: skip
+
+
+def test_a_server_that_cannot_be_asked_does_not_keep_a_line_out_of_the_log(
+    applied: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise AttributeError("a config of nobody's")
+
+    monkeypatch.setattr(patching.declare, "of_this_process", broken)
+    patching.decline("few_row_linear", "there is no CUDA card")
+    assert caplog.messages == ["sglang-gemma4: few_row_linear declined: there is no CUDA card"]
+
+
+def test_without_a_server_a_patch_would_apply() -> None:
+    found = status.planned([row("graphs", "active", notes=["x"]), row("pools", "declined", reason="a ratio"), row("debug", "off")])
+    assert status.summary(found) == "1 would apply, 1 declined, 1 off, 0 failed"
+    assert [" ".join(line.split()) for line in status.table(found)] == [
+        "would apply graphs does", "not for: x", "declined pools a ratio", "off debug does",
+    ]  # fmt: skip
+    assert max(map(len, status.table(found, 30))) <= 48, "columns before the last, and 24 of the last"
+
+
 def row(name: str, state: str, **more: Any) -> status.Row:
     return {"name": name, "switch": "S", "does": "does", "state": state, "reason": "", "notes": [], "facts": [], **more}
 
