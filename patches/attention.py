@@ -40,18 +40,6 @@ PARTS = (
         uses=(uses.kv_format, uses.any_batch),
     ),
     Part(
-        name="fp8_cache",
-        does="SGLang's fp8 KV cache is read by this package's attention where no layers share KV, too.",
-        switch="SGLANG_GEMMA4_ATTENTION",
-        why="SGLang's extend kernel verifies over an fp8 cache, and reads K and V once for every query head: 58.9 ms a step of 16 "
-        "requests of 32,768 tokens, where bfloat16 takes 20.4.",
-        evidence="runs/2026-11-26-26b-h200-kv-formats (stock's fp8_e4m3) · tests/gpu/test_kv_formats_gpu.py (the kernels over fp8 "
-        "with scales, on a card)",
-        remove_when="SGLang's triton backend verifies an fp8 cache as fast as a bfloat16 one.",
-        uses=(uses.fp8_cache,),
-        unmeasured="26B-A4B's verify and decode steps over fp8_e4m3, stock's beside (tests/gpu/kv_format_stages.py, kv-fp8)",
-    ),
-    Part(
         name="verify_attention",
         does="MTP's verify step on triton: queries and heads of a KV head in one tile, keys split over programs.",
         switch="SGLANG_GEMMA4_ATTENTION",
@@ -209,7 +197,6 @@ SEAMS = (
         "e7fa3a24cfc9",
         parts=(
             "kv_formats",
-            "fp8_cache",
             "verify_attention",
             "decode_attention",
             "balanced_parts",

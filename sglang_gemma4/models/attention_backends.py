@@ -29,8 +29,6 @@ def prepare_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwa
     """After ``TritonAttnBackend.__init__``: what a target, or its assistant, of Gemma 4 attends with, step by step."""
     if is_on("kv_formats"):
         read_levels(backend, runner)  # first: it gives the backend its class
-    if is_on("fp8_cache"):
-        read_fp8(backend, runner)
     if is_on("verify_attention"):
         take_verify(backend, runner)
     if is_on("decode_attention"):
@@ -165,17 +163,17 @@ def read_levels(backend: Any, runner: Any) -> None:
         return
     config = runner.model_config.hf_config
     if runner.kv_cache_dtype_str in PLAIN and (runner.is_draft_worker or not shares_kv(config)):
-        if not runner.is_draft_worker and "fp8_cache" not in switches.names_asked_for():
-            decline(
-                "kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV; SGLANG_GEMMA4_WITH=fp8_cache has this package's"
-            )
+        if not runner.is_draft_worker:
+            decline("kv_formats", "SGLang's kernels read an fp8 cache where no layers share KV")
         return
     if runner.kv_cache_dtype_str in PLAIN and unmasked(config):
         decline(
             "kv_formats", "images attend both ways in this model, and the patch image_masks is off: SGLang's kernels read the fp8 cache"
         )
         return
-    take(backend)
+    from sglang_gemma4.attention.quantised import READERS
+
+    backend.__class__ = READERS.get(type(backend), type(backend))
 
 
 def readable(backend: Any, runner: Any) -> bool:
@@ -184,16 +182,3 @@ def readable(backend: Any, runner: Any) -> bool:
 
     quantised = formats.named(runner.kv_cache_dtype_str) is not None or runner.kv_cache_dtype_str in PLAIN
     return quantised and named_gemma4(runner.model_config.hf_config) and backend.dcp_size <= 1 and not backend.enable_deterministic
-
-
-def take(backend: Any) -> None:
-    """Have the backend read levels."""
-    from sglang_gemma4.attention.quantised import READERS
-
-    backend.__class__ = READERS.get(type(backend), type(backend))
-
-
-def read_fp8(backend: Any, runner: Any) -> None:
-    """Read SGLang's fp8 cache by levels also where no layers share KV, which :func:`read_levels` leaves to SGLang's kernels."""
-    if readable(backend, runner) and not runner.is_draft_worker and not unmasked(runner.model_config.hf_config):
-        take(backend)

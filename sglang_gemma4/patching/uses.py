@@ -312,11 +312,3 @@ def kv_format(server: Server) -> str | None:
     if kind not in ("fp8_e4m3", "fp8_e5m2"):
         return f"--kv-cache-dtype {kind} is read as it is"
     return None if "triton" in (server.prefill_backend, server.decode_backend) else "no triton backend reads the fp8 cache"
-
-
-def fp8_cache(server: Server) -> str | None:
-    """The KV cache is SGLang's own fp8 one, on triton, of a model without shared layers."""
-    kind = server.arguments.kv_cache_dtype
-    if kind not in ("fp8_e4m3", "fp8_e5m2"):
-        return f"--kv-cache-dtype {kind}, not SGLang's fp8"
-    return "kv_formats reads the fp8 cache where layers share KV" if server.shared_layers else kv_format(server)

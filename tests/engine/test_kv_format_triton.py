@@ -44,18 +44,14 @@ def test_tokens_are_those_of_the_cpu_engine(
             assert one.meta_info["spec_verify_ct"] == other.meta_info["spec_verify_ct"] < len(one.token_ids), "drafts were accepted"
 
 
-def test_sglang_s_fp8_cache_by_our_kernels(interpreting: Nursery) -> None:
-    """Where the patch fp8_cache is asked for: a verify step reads its own keys as later steps do, so MTP's tokens are plain decoding's."""
-    env = {
-        **without(*INTERPRETED),
-        "SGLANG_GEMMA4_WITH": "fp8_cache",
-        "TEST_INSTRUMENTS": "calibrated_cache:allow kernel_counters:attention",
-    }
-    options: dict[str, Any] = {"attention_backend": "triton", "kv_cache_dtype": "fp8_e4m3"}
-    plain = serve(interpreting, "tiny-26b-a4b", env, **options)
-    drafted = serve(
-        interpreting, "tiny-26b-a4b", env, **options, **MTP, speculative_draft_model_path=f"{resolve('tiny-26b-a4b')}-assistant"
-    )
+FP8: dict[str, Any] = {"attention_backend": "triton", "kv_cache_dtype": "fp8_e4m3"}
+WATCHED = {**without(*INTERPRETED), "TEST_INSTRUMENTS": "calibrated_cache:allow kernel_counters:attention"}
+
+
+def test_sglang_s_fp8_cache_where_layers_share_kv(interpreting: Nursery) -> None:
+    """By our kernels: a verify step reads its own keys as later steps do, so MTP's tokens are plain decoding's."""
+    plain = serve(interpreting, "tiny-e2b", WATCHED, **FP8)
+    drafted = serve(interpreting, "tiny-e2b", WATCHED, **FP8, **MTP, speculative_draft_model_path=f"{resolve('tiny-e2b')}-assistant")
     for one, other in zip(drafted, plain, strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=0.02), "a sum in another order may round a key to the next level"
@@ -63,6 +59,13 @@ def test_sglang_s_fp8_cache_by_our_kernels(interpreting: Nursery) -> None:
     for log in (plain[0].log, drafted[0].log):
         assert "READ LEVELS of a layer" in log
         assert "kv_formats" not in left(log)
+
+
+def test_sglang_s_fp8_cache_elsewhere_is_read_by_its_own_kernels(interpreting: Nursery) -> None:
+    answers = serve(interpreting, "tiny-26b-a4b", WATCHED, **FP8)
+    assert all(len(answer.token_ids) == 8 for answer in answers)
+    assert "READ LEVELS of a layer" not in answers[0].log
+    assert "SGLang's kernels read an fp8 cache where no layers share KV" in left(answers[0].log)["kv_formats"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
     python tests/gpu/measure.py FOLDER kv_format_stages
 
 Arms: ``bf16``, ``int8`` and ``fp8`` (a scale for each token and head); ``stock-fp8``: stock SGLang with its own fp8_e4m3, on E2B, where it
-does not start, this package with it; ``own-fp8``: that cache by this package's kernels (``fp8_cache``). The engines of a stage are up side
+does not start, this package with it. The engines of a stage are up side
 by side over one copy of the weights, their passes in turn; long prompts are prefilled once. The log of each start has its pools' tokens
 (``swa size``, ``full size``). fp8_e4m3 does not start without a card, so what has such an arm has no dry run. Answers of a real checkpoint:
 ``sglang-gemma4 eval`` against two servers, then ``sglang-gemma4 compare``.
@@ -20,8 +20,6 @@ PLAIN = f"--arm bf16:package --arm int8:package,{INT8}"
 SCALES = f"{MTP} --arm fp8:package,mtp,{FP8}"
 ASKED = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY=1,SGLANG_GEMMA4_FLASH_PREFILL=1"
 """Over a quantised cache both are off until somebody has measured them."""
-OWN_FP8 = f"--arm own-fp8:package,mtp,{ONE},SGLANG_GEMMA4_WITH=fp8_cache"
-"""SGLang's cache, read by this package's kernels."""
 STOCK = f"--arm stock-fp8:stock,mtp,{ONE}"
 FILE = "tests/gpu/test_kv_formats_gpu.py"
 TOGETHER = "--together --share-weights --repetitions 3"
@@ -63,7 +61,6 @@ STAGES: tuple[Stage, ...] = (
     long("kv-verify-64k", 420, SCALES, 65536),
     long("kv-decode-32k", 300, PLAIN, 32768),
     long("kv-decode-64k", 330, PLAIN, 65536),
-    long("kv-fp8", 330, f"{OWN_FP8} {STOCK}", 32768),
     on_card(bench("kv-steps-short", 300, "short contexts within 3 %, formats beside each other", "26b-a4b",
                   f"{SCALES} {STOCK} {TOGETHER} --batches 1,8,32 --step-tokens 1000,80",
                   f"{pools(32, 1_500, 48_000)} --cuda-graph-bs-decode 1 8 32")),

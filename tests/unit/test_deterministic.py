@@ -32,7 +32,6 @@ SAME_BITS = {
     "kv_write": "element by element",
     "fresh_kv": "element by element",
     "unit_kv_scales": "a scale of 1 is not multiplied",
-    "fp8_cache": "element by element; attention reads the cache as decode_attention and SGLang's prefill do",
     "dense_beside_experts": "the same kernels on two streams; asks few_row_linear, which stands aside",
     "dependent_launch": "the same kernels, started earlier",
     "image_masks": "refused with this flag where images attend both ways (preflight)",
