@@ -74,6 +74,7 @@ setup(
     package_dir={"sglang_gemma4.patches": "patches"},
     package_data={
         "sglang_gemma4.benchmark": ["*.jinja"],
+        "sglang_gemma4.benchmark.kernels": ["cases.json"],
         "sglang_gemma4.diagnostics": ["dashboard.json", "server_flags.toml"],
         "sglang_gemma4.patching": ["known_sources.json"],
         "sglang_gemma4.kernels.experts": ["moe_tiles/*.json"],

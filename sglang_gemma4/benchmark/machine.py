@@ -1,6 +1,7 @@
 """Versions, card and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -52,6 +53,18 @@ def sources(package: Path = PACKAGE) -> str:
     for name in sorted(found):
         digest.update(f"{name}\0".encode() + found[name].read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def no_cuda() -> str | None:
+    """Why no CUDA GPU can be used, as the driver says within milliseconds, or None; torch is asked where it is imported anyway."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver"
+    count = ctypes.c_int()
+    if status := driver.cuInit(0):
+        return f"the NVIDIA driver answers {status}"
+    return None if driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value else "the NVIDIA driver sees no GPU"
 
 
 def device() -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The harness of kernel benchmarks on the CPU: its timing, table, tuning and dry run; the cases' shapes and command line."""
 
 import json
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -150,7 +152,29 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit):
             command.main(["heads"])
-        assert "heads is measured on a CUDA card" in capsys.readouterr().err
+        assert "heads is measured on a CUDA GPU" in capsys.readouterr().err
+
+
+def test_the_list_is_that_of_the_cases_and_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """``cases.json`` holds what the cases declare: python -m sglang_gemma4.benchmark.kernels --list --json --fresh > .../cases.json"""
+    assert command.listed() == command.declared()
+    assert max(map(len, command.list_text(command.listed(), 80).splitlines())) <= 80
+    assert command.main(["--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == command.declared()
+
+
+def test_neither_list_nor_help_nor_a_refusal_imports_torch() -> None:
+    program = (
+        "import sys; from sglang_gemma4.benchmark.kernels import __main__ as command; command.main(['--list']);"
+        "command.no_cuda = lambda: 'none';\n"
+        "for words in (['--help'], ['heads', '--help'], ['heads']):\n"
+        "    try: command.main(words)\n"
+        "    except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "there is none here (none)" in done.stderr
 
 
 def test_tiles_are_written_short() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import cli, patching
+from sglang_gemma4.benchmark import tune_moe as tune_command
 from sglang_gemma4.benchmark.kernels import tune_moe
 from sglang_gemma4.benchmark.kernels.expert_products import EXPERTS, HIDDEN, INNER, TOPK, routing
 from sglang_gemma4.benchmark.tune_moe import TOKENS
@@ -113,3 +114,40 @@ def test_routing_is_diverse_and_distinct() -> None:
     assert all(row.unique().numel() == TOPK for row in ids)
     assert probabilities.sum(-1).allclose(probabilities.new_ones(256))
     assert (HIDDEN, INNER) == (2816, 704)
+
+
+def test_the_tuner_s_rows_fit_a_terminal() -> None:
+    tile = {
+        "BLOCK_SIZE_M": 128,
+        "BLOCK_SIZE_N": 128,
+        "BLOCK_SIZE_K": 64,
+        "GROUP_SIZE_M": 16,
+        "num_warps": 8,
+        "num_stages": 3,
+        "USE_TMA": True,
+    }
+    cells = ("16384", tune_moe.key_of(tile, True), "12345.6", "9876.5")
+    lines = [tune_moe.head(False), tune_moe.line(cells, False)]
+    assert max(map(len, lines)) <= 80
+    assert lines[0].index("tile") == lines[1].index("down")
+    assert tune_moe.line(cells, True) == "| 16384 | down 128x128x64 g16 w8 s3 TMA | 12345.6 | 9876.5 |"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "there is none here (the NVIDIA driver sees no GPU)"),
+        (("--tp-size", "3"), "--tp-size 3 does not divide the experts' 704 inner columns"),
+    ],
+)
+def test_the_tuner_refuses_before_it_imports_torch(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune_command.INNER == INNER
+    monkeypatch.setattr(tune_command, "no_cuda", lambda: "the NVIDIA driver sees no GPU")
+    monkeypatch.setattr(tune_moe, "tune", lambda _: 0)
+    assert cli.main(["tune-moe", *words]) == 2
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr(tune_command, "no_cuda", lambda: None)
+    assert cli.main(["tune-moe"]) == 0
+    assert "importing torch" in capsys.readouterr().err, "at once, where there is a GPU"

@@ -14,12 +14,15 @@ from typing import Any
 
 import torch
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.benchmark.kernels import expert_products as products
 from sglang_gemma4.benchmark.kernels.harness import Place, reason, timed
 from sglang_gemma4.models.layers.expert_tiles import file_name, write
 
 SHARED_BYTES = 227 * 1024
 """Of a Hopper SM, for one program."""
+SAY_SECONDS = 15
+"""Between two lines on what was compiled."""
 PLAIN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
 """What the chosen tiles are compared with."""
 Tile = dict[str, Any]
@@ -79,17 +82,22 @@ def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: flo
         for tile in candidates(each, down):
             jobs.setdefault(key_of(tile, down), (down, tile, [], inner))[2].append(each)
     refused: dict[str, str] = {}
-    started = time.monotonic()
+    started = said = time.monotonic()
+    terminal.say(f"compiling {len(jobs)} tiles in {processes} processes, at most {max(0.0, deadline - started):.0f} s")
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for key, result in [(key, pool.apply_async(compile_tile, (job,))) for key, job in jobs.items()]:
+        pending = [(key, pool.apply_async(compile_tile, (job,))) for key, job in jobs.items()]
+        for number, (key, result) in enumerate(pending):
             try:
                 if why := result.get(max(1.0, deadline - time.monotonic())):
                     refused[key] = why
             except multiprocessing.TimeoutError:
-                print("compiling took its half of the time limit; the rest compiles where it is timed", flush=True)
+                terminal.say("compiling took its half of the time limit; the rest compiles where it is timed")
                 break
+            if (now := time.monotonic()) > said + SAY_SECONDS:
+                terminal.say(f"{number + 1} of {len(jobs)} tiles compiled")
+                said = now
         pool.terminate()
-    print(f"{len(jobs)} tiles compiled in {time.monotonic() - started:.0f} s; {len(refused)} are not for this card", flush=True)
+    terminal.say(f"compiled in {time.monotonic() - started:.0f} s; {len(refused)} of {len(jobs)} tiles do not fit this GPU; timing")
     return refused
 
 
@@ -146,30 +154,38 @@ def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> Non
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Compile, time, choose, write; print a row of markdown for each number of tokens."""
+    """Compile, time, choose, write; print two rows, one a product, for each number of tokens."""
     if not torch.cuda.is_available():
-        raise ValueError("tune-moe needs a CUDA card")
-    if products.INNER % options.tp:
-        raise ValueError(f"--tp {options.tp} does not divide the experts' {products.INNER} inner columns")
+        raise ValueError("tune-moe measures on a CUDA GPU, and torch finds none")
     inner = products.INNER // options.tp
     started = time.monotonic()
     refused = compile_all(options.tokens, inner, options.processes, started + options.time_limit / 2)
     weights = products.Experts.make(Place(), inner)
     paths = [options.out / file_name(products.EXPERTS, inner, torch.cuda.get_device_name(), down) for down in (False, True)]
-    print("| tokens | up tile | up µs | floor µs | down tile | down µs | floor µs |\n|" + " --- |" * 7, flush=True)
+    print(head(options.markdown), flush=True)
     for number, tokens in enumerate(options.tokens):
         now = time.monotonic()
         share = (started + options.time_limit - now) / (len(options.tokens) - number)
         found = best_pair(weights, tokens, refused, now + max(5.0, share))
         if found is None:
-            print(f"| {tokens} | no tile of the candidates runs on this card | | | | | |", flush=True)
+            print(line((str(tokens), "none runs on this GPU", "", ""), options.markdown), flush=True)
             continue
-        cells = [str(tokens)]
         for path, down, (tile, taken) in zip(paths, (False, True), found, strict=True):
             moved, flops = products.work(tokens, down, inner)
             floor = max(moved / options.bandwidth / 1e3, flops / options.teraflops / 1e6)
-            cells += [key_of(tile, down), f"{taken:.1f}", f"{floor:.1f}"]
+            print(line((str(tokens), key_of(tile, down), f"{taken:.1f}", f"{floor:.1f}"), options.markdown), flush=True)
             write(path, {tokens: tile})
-        print(f"| {' | '.join(cells)} |", flush=True)
     print(f"\nwritten: {paths[0]} and {paths[1].name}; a server uses them (patch moe_tiles)", flush=True)
     return 0
+
+
+def head(markdown: bool) -> str:
+    """Of the table, whose rows come minutes apart: columns have fixed widths."""
+    heads = ("tokens", "tile", "µs", "floor µs")
+    return f"{line(heads, True)}\n| ---: | --- | ---: | ---: |" if markdown else line(heads, False)
+
+
+def line(cells: Sequence[str], markdown: bool) -> str:
+    """Tokens, tile, microseconds and the least microseconds that the GPU allows."""
+    tokens, tile, taken, floor = cells
+    return f"| {' | '.join(cells)} |" if markdown else f"{tokens:>6}  {tile:<32} {taken:>10} {floor:>10}".rstrip()
