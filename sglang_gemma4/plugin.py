@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import multiprocessing
 from importlib import import_module
 
 from sglang_gemma4 import patching
@@ -30,11 +29,6 @@ def register() -> None:
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:
         raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
-    if unknown := switches.names_asked_for() - {patch.name for patch in patches}:
-        raise SystemExit(f"sglang-gemma4: {switches.WITH}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
-    on = switches.names_asked_for() - {patch.name for patch in patches if patch.unmeasured}
-    if on and multiprocessing.parent_process() is None:
-        logger.warning("sglang-gemma4: %s: %s needs no asking for, it is on by its switch", switches.WITH, ", ".join(sorted(on)))
     if problem := version_problem():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     if is_command_line():

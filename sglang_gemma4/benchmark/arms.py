@@ -53,7 +53,7 @@ class Arm:
 
 def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Sequence[float] = ()) -> Arm:
     """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``vllm``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]``
-    or ``only=WORKLOAD+WORKLOAD``. ``SGLANG_GEMMA4_WITHOUT`` and ``SGLANG_GEMMA4_WITH`` may be given more than once, for several patches.
+    or ``only=WORKLOAD+WORKLOAD``. ``SGLANG_GEMMA4_WITHOUT`` may be given more than once, for several patches.
 
     ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them. ``rates`` are those of
     loads.
@@ -91,7 +91,7 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Seque
         elif equals:
             if variable.startswith(switches.MASTER):
                 switches.check_name(variable, value)  # SwitchError, a ValueError
-            listed = variable in (switches.WITHOUT, switches.WITH) and variable in environment  # its own commas would part the arm
+            listed = variable == switches.WITHOUT and variable in environment  # its own commas would part the arm
             environment[variable] = f"{environment[variable]},{value}" if listed else value
         elif part not in (PACKAGE, VLLM):
             raise ValueError(

@@ -22,7 +22,7 @@ def data() -> list[dict[str, Any]]:
             "switch": patch.switch,
             "group": switches.SWITCHES[patch.switch].group,
             "at": int(patch.at),
-            "default": int(switches.SWITCHES[patch.switch].default and not patch.unmeasured),
+            "default": int(switches.SWITCHES[patch.switch].default),
             "on": patching.wanted(patch),
             "does": patch.does,
             "why": patch.why,
@@ -52,7 +52,6 @@ def text() -> str:
             lines.append(f"  {switch.name} (default {int(switch.default)}): {switch.both}")
             lines += [f"    {'on ' if patching.wanted(patch) else 'off'} {patch.name:<20} {patch.does}" for patch in patches]
     lines.append(f"{switches.WITHOUT}=PATCH,PATCH leaves single patches out. `sglang-gemma4 patches NAME` tells all of one.")
-    lines.append(f"{switches.WITH}=PATCH,PATCH uses those that are off until measured: {', '.join(_unmeasured()) or 'none at present'}.")
     return "\n".join(lines)
 
 
@@ -74,7 +73,7 @@ def one(name: str) -> str:
         ("does", patch.does),
         ("here", "on; what a server uses of it: sglang-gemma4 doctor --url URL" if off is None else f"off: {off}"),
         ("switch", at),
-        ("alone", f"{switches.WITH}={patch.name} uses it" if patch.unmeasured else f"{switches.WITHOUT}={patch.name} leaves it out"),
+        ("alone", f"{switches.WITHOUT}={patch.name} leaves it out"),
         ("needs", " ".join(need.__doc__ or need.__name__ for need in patch.uses) or "Nothing: it is for every server."),
         ("why", patch.why),
         ("evidence", patch.evidence),
@@ -99,12 +98,7 @@ def markdown() -> str:
 
 
 def _cells(patches: Sequence[Part]) -> str:
-    notes = {patch.name: " (at 0)" if not patch.at else " (off until measured)" if patch.unmeasured else "" for patch in patches}
-    return ", ".join(f"`{name}`{note}" for name, note in notes.items()) or "all"
-
-
-def _unmeasured() -> list[str]:
-    return [patch.name for patch in load_all() if patch.unmeasured]
+    return ", ".join(f"`{patch.name}`{'' if patch.at else ' (at 0)'}" for patch in patches) or "all"
 
 
 def old_names() -> str:

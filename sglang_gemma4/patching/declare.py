@@ -32,7 +32,6 @@ class Part:
     ``uses`` are the words of :mod:`sglang_gemma4.patching.uses` for what a server must be for the patch to do anything in it.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
     ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
-    ``unmeasured`` is what has to be measured before its switch turns it on: until then the patch is off unless SGLANG_GEMMA4_WITH names it.
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
     """
 
@@ -47,7 +46,6 @@ class Part:
     declines: Callable[[Mapping[str, str]], str | None] | None = None
     cpu_engine: bool = False
     at: bool = True
-    unmeasured: str = ""
 
 
 State = Literal["active", "idle", "declined", "off", "failed"]
@@ -135,8 +133,6 @@ def why_off(patch: Part, env: Mapping[str, str]) -> str | None:
     if not patch.cpu_engine and not switches.is_on(switches.MASTER, env):
         return f"{switches.MASTER}=0"
     if switches.is_on(patch.switch, env) is patch.at:
-        if patch.unmeasured and patch.name not in switches.names_asked_for(env):
-            return f"{switches.WITH} does not name it; to be measured: {patch.unmeasured}"
         return switches.left_out(patch.name, env)
     names = (patch.switch, switches.SWITCHES[patch.switch].other_name)
     said = next((name for name in names if env.get(name)), None)

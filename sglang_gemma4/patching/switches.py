@@ -54,8 +54,6 @@ TRTLLM_DEBUG = "SGLANG_TRTLLM_MHA_DEBUG"
 PREFILL_GRAPH_FOR_MM = "SGLANG_ENABLE_PIECEWISE_CUDA_GRAPH_FOR_MM"
 WITHOUT = "SGLANG_GEMMA4_WITHOUT"
 """Not a switch: names of patches to leave out, joined by commas."""
-WITH = "SGLANG_GEMMA4_WITH"
-"""Not a switch: names of patches to use that are off until they are measured (``Part.unmeasured``), joined by commas."""
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"
@@ -86,7 +84,7 @@ HOPPER_FOUR_BIT_ROWS = 32
 """At 64 rows four products of a layer of 26B-A4B take 97 µs on an H200 and 90 with the weights written out for cuBLAS, at 32 rows 55 and 88
 (``runs/2026-11-26-26b-h200-int4``)."""
 NO_SWITCHES = (
-    WITHOUT, WITH, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
+    WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
     LOCAL_MEDIA,
 )  # fmt: skip
 
@@ -241,16 +239,7 @@ def part_is_on(patch: str, switch: str, environ: Mapping[str, str] = os.environ)
 
 def names_left_out(environ: Mapping[str, str] = os.environ) -> set[str]:
     """Names of patches in SGLANG_GEMMA4_WITHOUT."""
-    return _names_in(WITHOUT, environ)
-
-
-def names_asked_for(environ: Mapping[str, str] = os.environ) -> set[str]:
-    """Names of patches in SGLANG_GEMMA4_WITH."""
-    return _names_in(WITH, environ)
-
-
-def _names_in(variable: str, environ: Mapping[str, str]) -> set[str]:
-    return {name for name in (each.strip() for each in environ.get(variable, "").split(",")) if name}
+    return {name for name in (each.strip() for each in environ.get(WITHOUT, "").split(",")) if name}
 
 
 def check_name(name: str, value: str) -> None:

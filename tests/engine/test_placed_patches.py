@@ -10,11 +10,10 @@ from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output, with
 ENVIRONMENTS: list[dict[str, str]] = [
     {},
     {switches.MASTER: "0"},
-    # Switches, patches by their names, and one that needs no asking for, of which the log tells.
+    # Switches, and patches by their names.
     {
         "SGLANG_GEMMA4_YOCO": "0",
         "SGLANG_GEMMA4_FORCE_EAGLE": "1",
-        "SGLANG_GEMMA4_WITH": "triple_norm",
         **without("kv_write", "answer_parser"),
     },
 ]
@@ -72,7 +71,6 @@ def test_each_environment_has_its_own_patches(both: list[tuple[Output, Output]])
     assert off(stock) == {patch.name for patch in load_all() if not patch.cpu_engine}
     assert stock.meta_info["scheduler"] is None, "stock reports no patches"
     assert off(switched) == (off(default) | {"yoco", "yoco_graph", "answer_parser", "kv_write"}) - {"force_eagle"}
-    assert "triple_norm needs no asking for" in switched.log
     target = "sglang.srt.models.gemma4_causal.Gemma4TextModel.forward"
     assert len({str(one.meta_info["leads"][target]) for one in (default, stock, switched)}) == 3
 

@@ -25,7 +25,7 @@ InChild = Callable[[Callable[[], Any]], Any]
 ROOT = Path(__file__).parents[2]
 PATCHES = load_all()
 ALL_OUR = {patch.switch for patch in PATCHES}
-ALL_ON = dict.fromkeys(ALL_OUR, "1") | {switches.WITH: ",".join(patch.name for patch in PATCHES if patch.unmeasured)}
+ALL_ON = dict.fromkeys(ALL_OUR, "1")
 AT = {patch.switch: patch.at for patch in PATCHES}
 V1 = {switches.MTP_V2: "0"}
 
@@ -164,23 +164,6 @@ def end_of_a_start(in_child: InChild, variable: str, value: str) -> Any:
 def test_a_patch_that_is_left_out_must_exist(in_child: InChild) -> None:
     said = "sglang-gemma4: SGLANG_GEMMA4_WITHOUT: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
     assert end_of_a_start(in_child, switches.WITHOUT, "triple_norm, tripel_norm") == said
-
-
-def test_what_is_not_measured_is_off_unless_it_is_named(in_child: InChild) -> None:
-    """Whatever its switch says; a name that is not of such a patch ends the start."""
-    switched_on = dict.fromkeys(ALL_OUR, "1")
-    for patch in PATCHES:
-        assert patching.wanted(patch, ALL_ON) or not patch.at
-        if patch.unmeasured:
-            off = f"SGLANG_GEMMA4_WITH does not name it; to be measured: {patch.unmeasured}"
-            assert patching.why_off(patch, switched_on) == off
-            by_default = off if switches.SWITCHES[patch.switch].default else f"{patch.switch} is not set"
-            assert patching.why_off(patch, {}) == by_default
-            assert patching.why_off(patch, ALL_ON | {patch.switch: "0"}) == f"{patch.switch}=0"
-            assert patching.why_off(patch, ALL_ON | {switches.WITHOUT: patch.name}) == switches.WITHOUT
-
-    said = "sglang-gemma4: SGLANG_GEMMA4_WITH: tripel_norm is no patch; `sglang-gemma4 patches` lists them"
-    assert end_of_a_start(in_child, switches.WITH, "triple_norm,tripel_norm") == said
 
 
 def test_master_switch_leaves_stock(in_child: InChild) -> None:
