@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.benchmark import mapping, workloads
 from sglang_gemma4.benchmark.checked_plan import ACCEPT_LENGTH, plan_of
 from sglang_gemma4.benchmark.plan import Plan
@@ -158,8 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     from sglang_gemma4.benchmark import plots, records, runner
 
-    if not arguments.no_report:
-        plots.require()  # now, not after hours
+    if not arguments.no_report and (reason := plots.reason_against()):
+        terminal.say(f"the report will have no plots: {reason}")  # now, not after hours
     started = time.monotonic()
 
     def progress(text: str) -> None:
@@ -181,10 +182,15 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
 
 
 def _report(folder: Path) -> int:
-    from sglang_gemma4.benchmark import records, report
+    from sglang_gemma4.benchmark import records
 
     if not records.read(folder / records.NAME):
         raise ValueError(f"{folder} holds no {records.NAME}, or an empty one; give the folder of a run")
+    terminal.say(f"writing the report and the plots of {folder}")
+    from sglang_gemma4.benchmark import plots, report
+
+    if reason := plots.reason_against():
+        terminal.say(f"no plots are drawn: {reason}")
     print(report.write(folder))
     return 0
 

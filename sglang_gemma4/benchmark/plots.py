@@ -33,16 +33,23 @@ _STYLE: Any = {
 }  # fmt: skip
 
 
+def reason_against() -> str | None:
+    """Why no plot can be drawn here, with the remedy, or None."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return "plots need matplotlib, which is not installed; pip install 'sglang-gemma4[bench]'"
+    return None
+
+
 def require() -> None:
-    """Fail before a long run if its plots could not be drawn.
+    """Fail where plots cannot be drawn.
 
     Raises:
         ValueError: matplotlib is missing.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError("plots need matplotlib, which is not installed; pip install 'sglang-gemma4[bench]'") from None
+    if reason := reason_against():
+        raise ValueError(reason)
 
 
 def draw(results: Results, folder: Path) -> list[Path]:

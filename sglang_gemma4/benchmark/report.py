@@ -28,11 +28,16 @@ _INTERVALS = (
 def write(folder: Path) -> Path:
     """Draw the plots of ``folder/raw.jsonl`` and write ``folder/REPORT.md``; its path.
 
+    Without matplotlib the text is the same, and shows the plots that the folder has.
+
     Raises:
-        ValueError: the folder has no header line, or matplotlib is missing.
+        ValueError: the folder has no header line.
     """
     results = load(folder)
-    drawn = plots.draw(results, folder)
+    if plots.reason_against():
+        drawn = [path for name in plots.PLOTS if (path := folder / f"{name}.png").exists()]
+    else:
+        drawn = plots.draw(results, folder)
     path = folder / NAME
     path.write_text(markdown(results, [file.name for file in drawn]))
     return path

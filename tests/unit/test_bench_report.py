@@ -1,11 +1,13 @@
 """Reports say what was bought, no more than the data shows, and what to beware of."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sglang_gemma4 import cli
 from sglang_gemma4.benchmark import records, report
 from sglang_gemma4.benchmark.results import load, number
 from tests.harness.inputs import bench_synthetic
@@ -194,3 +196,20 @@ def test_a_folder_without_a_header_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers(value: float | None, shown: str) -> None:
     assert number(value) == shown
+
+
+def test_the_text_needs_no_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is absent the report's words and numbers are the same, and plots that were drawn before stay in it."""
+    drawn, plain = (bench_synthetic.write(tmp_path / name) for name in ("drawn", "plain"))
+    expected = report.write(drawn).read_text()
+    (plain / "ttft.png").write_bytes((drawn / "ttft.png").read_bytes())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["bench", "--report", str(plain)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{plain / report.NAME}\n"
+    assert f"writing the report and the plots of {plain}\n" in said.err
+    assert "no plots are drawn: plots need matplotlib, which is not installed; pip install 'sglang-gemma4[bench]'" in said.err
+    text = (plain / report.NAME).read_text()
+    picture = re.compile(r"!\[.*\]\((.*)\)\n+")
+    assert picture.sub("", text).split() == picture.sub("", expected).split()
+    assert (picture.findall(text), len(picture.findall(expected))) == (["ttft.png"], len(list(drawn.glob("*.png"))))
