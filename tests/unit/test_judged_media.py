@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem, MultimodalInputFormat
+from sglang.srt.multimodal.transport.cuda_ipc import CudaIpcTensorTransportProxy
 from sglang.srt.utils import ImageData
 
 from sglang_gemma4.patching import switches
@@ -168,6 +169,23 @@ def test_features_that_fit_their_places() -> None:
 def test_features_that_do_not(items: list[MultimodalDataItem], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         judge(*items)
+
+
+def on_a_gpu(item: MultimodalDataItem) -> MultimodalDataItem:
+    """The item as SGLang sends it where a GPU prepares images: its pixels are a handle of memory there, whose shape is known."""
+    pixels = item.feature
+    nowhere: dict[str, Any] = dict.fromkeys(("pool_byte_offset", "ready_byte_offset", "ack_byte_offset", "generation"), 0)
+    item.feature = CudaIpcTensorTransportProxy(
+        pixels.flatten().view(torch.uint8), pixels, pool_ipc_handle=(0,), total_consumer_count=1, use_pool_handle_cache=True, **nowhere
+    )
+    return item
+
+
+def test_features_on_a_gpu_are_judged_by_their_shape() -> None:
+    """Every GPU server with an image encoder warms up with such an image: an error here ends its start."""
+    judge(on_a_gpu(picture()))
+    with pytest.raises(ValueError, match="the features are 4 rows and the prompt has 3"):
+        judge(on_a_gpu(picture(offsets=[(1, 3)])))
 
 
 def test_features_that_are_no_numbers() -> None:

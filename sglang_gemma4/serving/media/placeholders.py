@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from sglang.srt.multimodal.transport.cuda_ipc import CudaIpcTensorTransportProxy
 
 from sglang_gemma4.serving.media import identity
 
@@ -48,7 +49,7 @@ def _judge_item(item: Any, ids: list[int], config: Any) -> None:
         raise ValueError(f"{kind}_data: the features are {rows} rows and the prompt has {places} <|{kind}|>; both numbers must be equal")
     if kind == "audio" or item.format.name != "NORMAL":  # pixels that were decoded here are numbers
         for feature in _tensors(_feature(item)):
-            if feature.is_floating_point() and not bool(torch.isfinite(feature).all()):
+            if feature.is_floating_point() and not feature.is_meta and not bool(torch.isfinite(feature).all()):
                 raise ValueError(f"{kind}_data: the features hold values that are infinite or no numbers")
 
 
@@ -57,9 +58,15 @@ def _feature(item: Any) -> Any:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a feature, of which SGLang has one, a list, or lists of lists."""
+    """The tensors of a feature, of which SGLang has one, a list, or lists of lists.
+
+    Of pixels that were prepared on a GPU and wait there for the scheduler (SGLang's CUDA IPC), the shape alone: a meta tensor.
+    """
     if isinstance(value, list | tuple):
         return [tensor for one in value for tensor in _tensors(one)]
+    if isinstance(value, CudaIpcTensorTransportProxy):
+        there = value.proxy_state["ipc_extra"]
+        return [torch.empty(there["recons_shape"], dtype=there["recons_dtype"], device="meta")]
     if not isinstance(value, torch.Tensor):
         raise ValueError(f"features must be tensors, not {type(value).__name__}")
     return [value]
