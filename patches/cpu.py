@@ -8,6 +8,7 @@ EAGLE = "sglang.srt.speculative.eagle_utils"
 TORCH = "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend"
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 COMPRESSED = "sglang.srt.layers.quantization.compressed_tensors.compressed_tensors"
+FACTORY = "sglang.srt.speculative.draft_utils.DraftBackendFactory"
 FP8 = "sglang.srt.layers.quantization.fp8"
 
 PARTS = (
@@ -117,6 +118,37 @@ SEAMS = (
         "sglang_gemma4.cpu.attention_backend:image_masks",
         "5fa09fbdafa9",
         parts=("cpu_images",),
+    ),
+    Seam(
+        f"{FACTORY}.create_decode_backend", "around", "sglang_gemma4.cpu.own_drafts:decode_backend", "4c64d44d5209", parts=("cpu_engine",)
+    ),
+    Seam(
+        f"{FACTORY}.create_draft_extend_backend",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:extend_backend",
+        "e5f00a4a9aa5",
+        parts=("cpu_engine",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.speculative_hook._handle_dflash",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:resolve_dflash",
+        "12b1b03eca9f",
+        parts=("cpu_engine",),
+    ),
+    Seam(
+        "sglang.srt.speculative.draft_worker_common.resolve_draft_worker_attention_backend",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:draft_backend_name",
+        "cda11210a998",
+        parts=("cpu_engine",),
+    ),
+    Seam(
+        "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2.forward_batch_generation",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:without_streams",
+        "54e805c8c672",
+        parts=("cpu_engine",),
     ),
     Seam(f"{MANAGER}.init_state", "around", "sglang_gemma4.cpu.lora:unpinned", "7e6d316eac75", parts=("cpu_lora",)),
     Seam(f"{MANAGER}.prepare_lora_batch", "around", "sglang_gemma4.cpu.lora:unpinned", "1106f6ffb239", parts=("cpu_lora",)),

@@ -32,14 +32,18 @@ class Gemma4CpuAttention(AttentionBackend):
         self.token_to_kv_pool = model_runner.token_to_kv_pool
         self.kv_index_translator = model_runner.kv_index_translator
         self.max_context_len = model_runner.model_config.context_len
-        self.is_draft = bool(model_runner.is_draft_worker)
+        self.reads_target = bool(model_runner.is_draft_worker and model_runner.spec_algorithm.is_frozen_kv_mtp())
         self.images_attend_both_ways = image_spans.bidirectional(model_runner.model_config.hf_config)
         self.batch: Batch | None = None
         self.image_reach: torch.Tensor | None = None
-        self.plans: dict[tuple[int | None, int | None], list[Block]] = {}
+        self.plans: dict[tuple[int | None, int | None, bool], list[Block]] = {}
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
         """Describe the batch; blocks are planned when a layer first needs them."""
+        self.begin(forward_batch)
+
+    def begin(self, forward_batch: ForwardBatch, ahead: int = 0) -> None:
+        """Describe the batch; ``ahead``: keys of a decode step that ``seq_lens`` does not count, as of a draft with KV of its own."""
         self.plans = {}
         self.image_reach = None
         mode = forward_batch.forward_mode
@@ -51,11 +55,12 @@ class Gemma4CpuAttention(AttentionBackend):
         if mode.is_target_verify():
             spec = forward_batch.spec_info
             width = spec.draft_token_num
-            tree = square_mask(spec.custom_mask, key_lens, width)
+            if spec.custom_mask is not None:  # DFlash's block has none: it is a chain
+                tree = square_mask(spec.custom_mask, key_lens, width)
             query_lens = torch.full_like(key_lens, width)
             key_lens = key_lens + width
         elif mode.is_decode():
-            query_lens = torch.ones_like(key_lens)
+            key_lens, query_lens = key_lens + ahead, torch.ones_like(key_lens)
         else:
             query_lens = forward_batch.extend_seq_lens.long()
             if self.images_attend_both_ways and forward_batch.mm_inputs is not None:
@@ -81,9 +86,9 @@ class Gemma4CpuAttention(AttentionBackend):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """[tokens, heads * head_dim] from queries of the same shape; new keys are written to the pool first."""
-        if sinks is not None or layer.is_cross_attention or layer.attn_type != AttentionType.DECODER:
+        if sinks is not None or layer.is_cross_attention or layer.attn_type not in (AttentionType.DECODER, AttentionType.ENCODER_ONLY):
             raise ValueError(
-                f"the CPU reference engine serves Gemma 4's decoder attention only; layer {layer.layer_id} has "
+                f"the CPU reference engine serves Gemma 4's decoder attention and DFlash's; layer {layer.layer_id} has "
                 f"attn_type={layer.attn_type}, cross_attention={layer.is_cross_attention}, sinks={sinks is not None}"
             )
         pool = self.token_to_kv_pool
@@ -126,15 +131,18 @@ class Gemma4CpuAttention(AttentionBackend):
     def _blocks(self, layer: RadixAttention) -> list[Block]:
         if self.batch is None:
             return []
-        # SGLang's window does not count the query itself, transformers' does. A draft's query has no key in the pool: it
+        # SGLang's window does not count the query itself, transformers' does. An assistant's query has no key in the pool: it
         # reads window - 1 keys, and the one before them may already be freed.
-        own_key = 0 if self.is_draft else 1
+        own_key = 0 if self.reads_target else 1
         window = layer.sliding_window_size + own_key if layer.sliding_window_size > -1 else None
         sliding = self._translated(layer.layer_id)
-        key = (window, None if sliding is None else id(sliding))
+        both_ways = layer.attn_type == AttentionType.ENCODER_ONLY  # within a block of DFlash
+        key = (window, None if sliding is None else id(sliding), both_ways)
         if key not in self.plans:
             # Images attend both ways on sliding layers only (transformers' create_masks_for_vision_model).
             self.batch.reach = None if window is None else self.image_reach
+            if both_ways:
+                self.batch.reach = torch.repeat_interleave(self.batch.key_lens - 1, self.batch.query_lens)
             self.plans[key] = plan(self.batch, window, self._translation(sliding))
         return self.plans[key]
 

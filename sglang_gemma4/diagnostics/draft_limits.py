@@ -74,8 +74,9 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
     if is_assistant(assistant):
         yield from _of_an_assistant(str(draft), model, config, assistant, arguments)
     else:
-        own = cpu_engine and arguments.get("attention_backend") != "triton"  # whose attention verifies MTP's drafts alone
-        yield from _of_another(str(draft), model, assistant, typed, wants_mtp, own)
+        yield from _of_another(str(draft), model, assistant, typed, wants_mtp)
+        if cpu_engine and arguments.get("attention_backend") != "triton":
+            yield from _on_a_cpu(str(draft), model, arguments)
 
 
 def _without_a_draft(arguments: Mapping[str, Any]) -> Iterator[str]:
@@ -105,7 +106,7 @@ def _of_an_assistant(
             yield f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}: {why}; leave the flag out"
 
 
-def _of_another(draft: str, model: str, found: dict[str, Any], algorithm: Any, wants_mtp: bool, mtp_alone: bool) -> Iterator[str]:
+def _of_another(draft: str, model: str, found: dict[str, Any], algorithm: Any, wants_mtp: bool) -> Iterator[str]:
     """What cannot work of a draft that is no assistant."""
     named = ", ".join(found.get("architectures") or []) or "of no architecture"
     if wants_mtp:
@@ -120,8 +121,15 @@ def _of_another(draft: str, model: str, found: dict[str, Any], algorithm: Any, w
             f"{draft} is {named}, a whole model, and --speculative-algorithm {algorithm} needs a draft trained for it; "
             f"give that, or {model.rstrip('/')}-assistant"
         )
-    if mtp_alone and str(algorithm).upper() in OF_A_CHECKPOINT:
+
+
+def _on_a_cpu(draft: str, model: str, arguments: Mapping[str, Any]) -> Iterator[str]:
+    """What the CPU reference engine's own attention does not draft with."""
+    algorithm, topk = arguments.get("speculative_algorithm"), arguments.get("speculative_eagle_topk")
+    if str(algorithm).upper() in ("STANDALONE", "NEXTN"):
         yield f"--speculative-algorithm {algorithm} with {draft}: the CPU reference engine drafts by MTP; {_mtp(model)}"
+    elif str(algorithm).upper() in ("EAGLE", "EAGLE3") and topk not in (None, 1):
+        yield f"--speculative-eagle-topk {topk}: the CPU reference engine drafts chains with {algorithm}; use --speculative-eagle-topk 1"
 
 
 def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> Iterator[str]:

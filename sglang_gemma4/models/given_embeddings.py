@@ -55,7 +55,10 @@ def set_aside(original: Callable[..., dict[str, Any]], runner: Any, forward_batc
     """Around ``ModelRunner._extend_forward_kwargs``: the forward gets ids, and the rows for :func:`write_over`."""
     rows, values = forward_batch.replace_positions, forward_batch.replace_embeds
     if values is None or rows is None or not type(runner.model).__name__.startswith("Gemma4"):
-        return original(runner, forward_batch, *args)
+        found = original(runner, forward_batch, *args)
+        if forward_batch.input_embeds is not None and "input_embeds" in found:  # a DFlash draft's block, which stock makes bfloat16
+            found["input_embeds"] = forward_batch.input_embeds.to(runner.dtype)
+        return found
     forward_batch.replace_embeds = None
     try:
         return {**original(runner, forward_batch, *args), GIVEN: (rows, values)}

@@ -62,6 +62,18 @@ def test_on_the_cpu_engine_triton_s_attention_verifies_every_draft(tmp_path: Pat
     preflight.check({"model_path": MODEL, **given}, cpu_engine=True)
 
 
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3"])
+def test_its_own_attention_drafts_chains_alone(algorithm: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}))
+    given = {"model_path": MODEL, "speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
+    preflight.check({**given, "speculative_eagle_topk": 1}, cpu_engine=True)
+    preflight.check({**given, "speculative_eagle_topk": 2})
+    with pytest.raises(
+        preflight.PreflightError, match=f"--speculative-eagle-topk 2: the CPU reference engine drafts chains with {algorithm};"
+    ):
+        preflight.check({**given, "speculative_eagle_topk": 2}, cpu_engine=True)
+
+
 def split(ranks: int, **more: Any) -> str | None:
     """What is said of so many ranks for a model of 26B-A4B's heads, and a vision tower of E2B's 12."""
     text = {"num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": True}

@@ -1,0 +1,65 @@
+"""EAGLE-3's and DFlash's drafts on the CPU reference engine: the tokens of plain decoding, whatever is accepted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.checkpoints import other_drafts
+from tests.harness.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
+
+STEPS, BLOCK, TOKENS = 3, 16, 40
+LENGTHS = [20, 150, 90]
+"""Of prompts: shorter and longer than the tiny models' window of 64."""
+
+
+def eagle3(folder: Path, name: str, topk: int = 1) -> dict[str, Any]:
+    draft = other_drafts.eagle3(folder, name)
+    lengths = {"speculative_num_steps": STEPS, "speculative_eagle_topk": topk, "speculative_num_draft_tokens": STEPS + 1}
+    return {"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": draft, **lengths}
+
+
+def dflash(folder: Path, name: str) -> dict[str, Any]:
+    draft = other_drafts.dflash(folder, name, block=BLOCK)
+    return {"speculative_algorithm": "DFLASH", "speculative_draft_model_path": draft, "speculative_dflash_block_size": BLOCK}
+
+
+DRAFTERS = {"EAGLE3": (eagle3, STEPS), "DFLASH": (dflash, BLOCK - 1)}
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b", "tiny-12b", "tiny-31b"])
+def test_tokens_are_those_of_plain_decoding(name: str, nursery: Nursery, tmp_path: Path) -> None:
+    """Twice: the second group's prompts are in the radix tree, with the draft's keys beside the target's."""
+    prompts = text_prompts(name, LENGTHS)
+    expected = greedy_all(name, prompts, TOKENS)
+    group = Group(prompts, {"max_new_tokens": TOKENS, "ignore_eos": True})
+    for kind, (arguments, drafts) in DRAFTERS.items():
+        answers = nursery.run(CHECKPOINTS / name, [group, group], **arguments(tmp_path / kind, name))
+        for found in answers:
+            assert [answer.token_ids for answer in found] == expected, kind
+        found = [answer.meta_info for answer in answers[0]]
+        assert sum(meta["spec_num_proposed_drafts"] for meta in found) == drafts * sum(meta["spec_verify_ct"] for meta in found) > 0
+        assert any(meta["cached_tokens"] for meta in (answer.meta_info for answer in answers[1]))
+        if kind == "DFLASH":
+            assert sum(meta["spec_num_correct_drafts"] for meta in found) > 0, "none of the drafts was accepted"
+
+
+@pytest.mark.parametrize("more", [{"chunked_prefill_size": 64}, {"page_size": 16}, {"speculative_draft_window_size": 32}], ids=str)
+def test_chunks_pages_and_a_window_of_the_draft(more: dict[str, Any], nursery: Nursery, tmp_path: Path) -> None:
+    name = "tiny-26b-a4b"
+    prompts = text_prompts(name, LENGTHS)
+    expected = greedy_all(name, prompts, TOKENS)
+    for kind, (arguments, _) in DRAFTERS.items():
+        (answers,) = nursery.run(
+            CHECKPOINTS / name,
+            [Group(prompts, {"max_new_tokens": TOKENS, "ignore_eos": True})],
+            **arguments(tmp_path / kind, name),
+            **more,
+        )
+        assert [answer.token_ids for answer in answers] == expected, kind
+
+
+def test_trees_are_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="--speculative-eagle-topk 2: the CPU reference engine drafts chains with EAGLE3"):
+        nursery.run(CHECKPOINTS / "tiny-26b-a4b", [Group([[2, 300]])], **eagle3(tmp_path, "tiny-26b-a4b", topk=2))

@@ -1,0 +1,109 @@
+"""Tiny random drafts of EAGLE-3's and DFlash's published shapes, with keys and values of their own.
+
+Their last tokens are not all random, so that some drafts are accepted: DFlash's leans towards the token whose embedding masks its block,
+EAGLE-3's towards the token that it reads.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.harness.oracles.reference import CHECKPOINTS
+
+Shapes = dict[str, tuple[int, ...]]
+HEAD = 32
+STRENGTH = 0.05
+"""Standard deviation of random weights."""
+
+
+def eagle3(folder: Path, target: str) -> Path:
+    """A draft of one Llama layer that reads three layers of ``target``, a tiny checkpoint's name; written to ``folder``."""
+    text, table = _target(target)
+    hidden, vocabulary, layers = text["hidden_size"], text["vocab_size"], text["num_hidden_layers"]
+    own = _config("LlamaForCausalLMEagle3", "llama", text) | {
+        "num_hidden_layers": 1,
+        "draft_vocab_size": vocabulary,
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [0, layers // 2, layers - 2]},
+    }
+    shapes: Shapes = {"fc.weight": (hidden, 3 * hidden), "norm.weight": (hidden,), "midlayer.hidden_norm.weight": (hidden,)}
+    shapes |= _layer("midlayer.", hidden, own, inputs=2 * hidden)
+    weights = _random(shapes)
+    weights["fc.weight"][:, :hidden] += torch.eye(hidden)
+    return _write(folder, own, {**weights, "lm_head.weight": table.clone()})
+
+
+def dflash(folder: Path, target: str, *, block: int = 16, window: int = 32, mask: int = 280) -> Path:
+    """A draft of two Qwen layers, one sliding and causal, one that sees its whole block; it reads six layers of ``target``.
+
+    Args:
+        window: keys of the sliding layer.
+        mask: token that stands in the places to be drafted.
+    """
+    text, _ = _target(target)
+    hidden, layers = text["hidden_size"], text["num_hidden_layers"]
+    read = [round(number * (layers - 1) / 5) for number in range(6)]
+    own = _config("DFlashDraftModel", "qwen3", text) | {
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": window,
+        "use_sliding_window": True,
+        "block_size": block,
+        "num_target_layers": layers,
+        "dflash_config": {"target_layer_ids": read, "mask_token_id": mask},
+    }
+    shapes: Shapes = {"fc.weight": (hidden, len(read) * hidden), "hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+    for number in range(2):
+        shapes |= _layer(f"layers.{number}.", hidden, own, inputs=hidden)
+        shapes |= {f"layers.{number}.self_attn.{name}_norm.weight": (HEAD,) for name in "qk"}
+    return _write(folder, own, _random(shapes))
+
+
+def _target(name: str) -> tuple[dict[str, Any], torch.Tensor]:
+    """The text config of a tiny checkpoint, and its embeddings [tokens, hidden]."""
+    config = json.loads((CHECKPOINTS / name / "config.json").read_text())
+    weights = load_file(next((CHECKPOINTS / name).glob("*.safetensors")))
+    return config["text_config"], next(
+        value for key, value in weights.items() if key.endswith("language_model.embed_tokens.weight")
+    ).float()
+
+
+def _config(architecture: str, model_type: str, text: dict[str, Any]) -> dict[str, Any]:
+    hidden = text["hidden_size"]
+    same = {name: text[name] for name in ("hidden_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "bos_token_id")}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": HEAD, "intermediate_size": 2 * hidden, "hidden_act": "silu"}
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        **same,
+        **heads,
+        "eos_token_id": text["eos_token_id"],
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+    }
+
+
+def _layer(prefix: str, hidden: int, own: dict[str, Any], inputs: int) -> Shapes:
+    """A decoder layer whose attention reads ``inputs`` numbers a token."""
+    rows = {"q": own["num_attention_heads"] * HEAD, "k": own["num_key_value_heads"] * HEAD, "v": own["num_key_value_heads"] * HEAD}
+    wide = own["intermediate_size"]
+    shapes: Shapes = {f"{prefix}self_attn.{name}_proj.weight": (count, inputs) for name, count in rows.items()}
+    shapes |= {f"{prefix}self_attn.o_proj.weight": (hidden, rows["q"]), f"{prefix}mlp.down_proj.weight": (hidden, wide)}
+    shapes |= {f"{prefix}mlp.{name}_proj.weight": (wide, hidden) for name in ("gate", "up")}
+    return shapes | {f"{prefix}{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+
+
+def _random(shapes: Shapes) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.ones(shape) if len(shape) == 1 else STRENGTH * torch.randn(shape, generator=generator) for name, shape in shapes.items()
+    }
+
+
+def _write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
+    return folder
