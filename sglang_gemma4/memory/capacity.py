@@ -1,7 +1,6 @@
 """Calculates what fits a card: weights, KV pools and requests at once, for stock SGLang 0.5.23 beside this package."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from sglang_gemma4.kernels.kept_bytes import COPIED_SHARE
 from sglang_gemma4.memory import feature_memory, reserve, swa_ratio, swa_sizing
@@ -168,15 +167,6 @@ def stock(needed: Need, left: float, server: Server) -> Pools:
     full, sliding = priced_by_stock(needed, server.mtp).sizes(max(0, int(left)), 1)
     held = demand(needed, mtp=server.mtp, draft_tokens=server.draft_tokens, windows=2).per_request
     return Pools(full, sliding, held, server.limit)
-
-
-def by_ratio(needed: Need, left: float, server: Server) -> Pools:
-    """With ``swa_ratio``, ``shared_kv`` and ``draft_budget`` but ``SGLANG_GEMMA4_WITHOUT=swa_sizing,own_window``."""
-    config = SimpleNamespace(num_experts=needed.experts, sliding_window=needed.window)
-    ratio = swa_ratio.choose(config, None, None, None).ratio or swa_sizing.STOCK_RATIO
-    full = int(max(0.0, left) // (needed.own_full + ratio * needed.own_sliding))
-    held = demand(needed, mtp=server.mtp, draft_tokens=server.draft_tokens, windows=2).per_request
-    return Pools(full, int(full * ratio), held, server.limit)
 
 
 def by_window(needed: Need, left: float, server: Server, where: Card = CARDS["80 GB"], length: int | None = None) -> Pools:

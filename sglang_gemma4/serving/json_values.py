@@ -27,11 +27,6 @@ def canonical(value: Any, work: Work) -> str:
     return json.dumps(value)
 
 
-def is_type(value: Any, kind: str) -> bool:
-    """Whether a value has a type of JSON schema; 1.0 is an integer."""
-    return kind in types_of(value)
-
-
 def types_of(value: Any) -> tuple[str, ...]:
     """The types of a value: two for an integer, none for what is not JSON."""
     if isinstance(value, bool):

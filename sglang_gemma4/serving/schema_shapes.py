@@ -20,7 +20,6 @@ LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"
 UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 OF_OBJECTS = ("properties", "required", "additionalProperties", "unevaluatedProperties", "patternProperties")
 OF_ARRAYS = ("items", "prefixItems", "minItems", "maxItems")
-COMBINING = ("$ref", "allOf", "anyOf", "oneOf")
 NOT_ENFORCED = (
     *("not", "if", "dependentRequired", "dependentSchemas", "dependencies", "propertyNames", "patternProperties", "minProperties"),
     *("maxProperties", "uniqueItems", "contains", "unevaluatedItems", "$dynamicRef", "$recursiveRef"),

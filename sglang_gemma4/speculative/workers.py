@@ -154,13 +154,6 @@ def commit(original: Callable[..., None], target_worker: Any, *args: Any, **kwar
         original(target_worker, *args, **kwargs)
 
 
-def past_last_key(worker: Any) -> int:
-    """What to add to the number of committed keys: the multimodal target numbers its positions from 1."""
-    from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
-
-    return int(isinstance(worker.target_worker.model_runner.model, Gemma4ForConditionalGeneration))
-
-
 def unsupported_reason(original: Callable[[Any], str | None], server_args: Any) -> str | None:
     """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, every reason but its name, and that of the worker v1."""
     from sglang.srt.arg_groups.overrides import resolving_view

@@ -16,9 +16,6 @@ logger = logging.getLogger("sglang_gemma4")
 NAME, IMPORTS = "start_times", "imports"
 
 
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
-
-
 def harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
     """``hook``, whose failure costs the table a part and the log a line, and no start."""
 

@@ -110,12 +110,6 @@ def test_stock_s_tokens_are_those_that_engines_logged(name: str, mtp: bool, full
     assert [found.full, found.sliding] == pytest.approx([full, sliding], rel=0.01)
 
 
-def test_the_packages_tokens_by_ratio_are_those_that_an_engine_logged() -> None:
-    needed, server = model_bytes.need("26b-a4b"), Server(mtp=True)
-    found = capacity.by_ratio(needed, capacity.budget(needed, H200, server, 0.85, package=False), server)
-    assert [found.full, found.sliding] == pytest.approx([1_433_972, 215_095], rel=0.01)
-
-
 def test_an_80_gb_card_s_trial() -> None:
     """18.15 GiB for KV on an H100. Its flags are not known: text alone at 0.85 gives as much, and so do images at 0.9; images at 0.85 do
     not by far. ``sglang-gemma4 serve`` says them in its log (``server_args=``), and "avail mem" beside "Load weight begin"."""
@@ -258,11 +252,7 @@ def test_a_row_for_each_format_that_divides_the_model(table: Table, capsys: pyte
     assert "blocks of 128 do not divide" in capsys.readouterr().err
 
 
-def test_what_the_package_adds() -> None:
-    edge, dense, server = model_bytes.need("e2b"), model_bytes.need("31b"), Server(mtp=True)
-    assert capacity.by_ratio(edge, 2**36, server).full > 2.8 * capacity.stock(edge, 2**36, server).full
-    plain = Server(mtp=False)
-    assert capacity.by_ratio(dense, 2**36, plain) == capacity.stock(dense, 2**36, plain)
+def test_requests_that_fit_both_pools() -> None:
     assert capacity.Pools(full=100, sliding=900, per_request=20).requests(20) == 5
     assert capacity.Pools(full=100_000, sliding=1460, per_request=146).requests(1000) == 10
     assert capacity.Pools(full=100_000, sliding=1460, per_request=146, limit=7).requests(1000) == 7
