@@ -1,4 +1,4 @@
-"""Two thousand hostile requests on the server that all tests share, and a bystander beside them: nothing ends, stalls or changes."""
+"""A thousand hostile requests on the server that all tests share, and a bystander beside them: nothing ends, stalls or changes."""
 
 import urllib.request
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.hostile.plan import Plan
 from tests.hostile.runner import Run
 
 SEED = 56
-REQUESTS, REQUESTS_OF_ALL = 2_000, 20_000
+REQUESTS, REQUESTS_OF_ALL = 1_000, 20_000
 ANSWERED_WITHIN = 300
 """Seconds, on a machine that does other things too: no request asks for more than some hundred tokens."""
 
