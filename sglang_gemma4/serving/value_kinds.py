@@ -57,13 +57,12 @@ def integer(low: int, high: int, extra: int | None = None) -> Kind:
     return check
 
 
-def number(low: float, high: float, open_low: bool = False) -> Kind:
-    """A finite number from ``low`` (not itself, with ``open_low``) to ``high``."""
-    limit = f"a number {'above' if open_low else 'from'} {low:g} {'and at most' if open_low else 'to'} {high:g}"
+def number(low: float, high: float) -> Kind:
+    """A finite number from ``low`` to ``high``."""
+    limit = f"a number from {low:g} to {high:g}"
 
     def check(field: str, value: Any) -> None:
-        inside = is_number(value) and (low < value <= high if open_low else low <= value <= high)  # not a number is in no range
-        if not inside:
+        if not (is_number(value) and low <= value <= high):  # not a number is in no range
             refuse(field, value, limit)
 
     return check

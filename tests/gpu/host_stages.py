@@ -33,7 +33,7 @@ PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 STAGES: tuple[Stage, ...] = (
     tests("host-tests", 120, "the launches that derive metadata and accept drafts, on a card and in a graph",
           "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", beside=False),
-    bench("host-e2b", 420, "steps with MTP of E2B with slots allocated ahead, and acceptance by SGLang's launches", "e2b",
+    bench("host-e2b", 420, "steps with MTP of E2B and with acceptance by SGLang's launches", "e2b",
           f"{ARMS} {LAUNCHES} {STEPS}", SHORT),
     bench("lone-e2b", 300, "a lone answer's steps of E2B, one engine after the other", "e2b",
           f"{PACKAGE} {LAUNCHES} {FILL} {LONE}", SHORT.replace("1 8 32 80", "1 4 8")),
