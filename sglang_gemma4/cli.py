@@ -15,6 +15,7 @@ from sglang_gemma4.disaggregation.plan_table import add_command as add_transfer_
 from sglang_gemma4.memory.capacity_table import add_command as add_capacity
 from sglang_gemma4.patching.supported import versions_line
 from sglang_gemma4.quality.command import add_commands as add_quality
+from sglang_gemma4.tiny.checkpoints import NAMES
 from sglang_gemma4.tiny.convert import add_command as add_quantize
 from sglang_gemma4.tiny.quantisation import FORMATS
 
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["bench"] and "--" in words:  # argparse takes what follows -- for more positionals, wherever MODEL stands
         words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
     if words[:1] == ["flags"]:  # a flag may be written as the server's command line has it
-        words = [word if word in ("--markdown", "--help") else word.removeprefix("--") for word in words]
+        words = [word if word in ("--json", "--markdown", "--help") else word.removeprefix("--") for word in words]
     arguments = _parser().parse_args(words)
     arguments.server_flags = flags
     try:
@@ -53,55 +54,62 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sglang-gemma4", description="Gemma 4 on SGLang, patched, checked and explained.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="this package's version and SGLang's, and whether anything is applied")
+    parser = argparse.ArgumentParser(
+        prog="sglang-gemma4", description="Run, check, measure and explain Gemma 4 on SGLang with this package."
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="this package's version and SGLang's, and whether patches are applied")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser(
         "serve",
-        help="start a server: launch_server on a GPU, the CPU reference engine without one",
-        description="MODEL is a checkpoint directory, a Hugging Face name or a shipped tiny model; "
-        "all other flags go to sglang.launch_server.",
+        help="start a server: SGLang's on a GPU, the CPU reference engine without one",
+        description="Start sglang.launch_server for MODEL. Flags that cannot work with Gemma 4 are refused before anything loads.",
     )
-    serve.add_argument("model", metavar="MODEL")
-    serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="any flag of sglang.launch_server")
+    serve.add_argument("model", metavar="MODEL", help=f"a checkpoint's directory, a Hugging Face name, or a tiny model: {', '.join(NAMES)}")
+    serve.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="any flags of sglang.launch_server")
     serve.set_defaults(run=_serve)
 
-    doctor = commands.add_parser("doctor", help="versions, GPU, switches and each patch's state, here or on a live server")
-    doctor.add_argument("--url", help="read a live server instead, for example http://127.0.0.1:30000")
-    doctor.add_argument("--api-key", help="key of a server started with --api-key")
-    doctor.add_argument("--no-patches", action="store_true", help="skip the patch check, which imports SGLang (up to a minute)")
+    doctor = commands.add_parser(
+        "doctor",
+        help="check this installation, or a running server: versions, GPU, switches, the state of each patch",
+        description="Without --url: versions, GPU and switches, then which patches a server would apply here. With --url: the state of "
+        "each patch in a running server, which is active, idle, declined, off or failed. The exit status is 1 where something is wrong.",
+    )
+    doctor.add_argument("--url", metavar="URL", help="the running server, for example http://127.0.0.1:30000")
+    doctor.add_argument("--api-key", metavar="KEY", help="the server's --api-key, where it has one")
+    doctor.add_argument("--no-patches", action="store_true", help="leave out the patches, for which SGLang is imported (some 20 seconds)")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
     topics = doctor.add_subparsers(metavar="[dump FILE]")
-    dump = topics.add_parser("dump", help="explain a dump of SGLANG_GEMMA4_DEBUG: which index was illegal, and why it may be")
-    dump.add_argument("file", metavar="FILE", help="an sglang-gemma4-trap-*.npz")
+    dump = topics.add_parser("dump", help="explain a file that SGLANG_GEMMA4_DEBUG wrote: which index was illegal, and likely causes")
+    dump.add_argument("file", metavar="FILE", help="a file sglang-gemma4-trap-*.npz")
     dump.set_defaults(run=_dump)
 
-    patches = commands.add_parser("patches", help="every switch and the patches behind it, or all of one patch")
-    patches.add_argument(
-        "name", nargs="?", metavar="NAME", help="a patch: what it changes, why, on what evidence, and whether it is on here"
-    )
-    patches.add_argument("--json", action="store_true", help="print JSON (of the list, --by-target or --against)")
-    patches.add_argument("--diff", action="store_true", help="with --against: print each changed function's diff")
+    patches = commands.add_parser("patches", help="list switches and patches, explain one patch, or compare with another SGLang")
+    patches.add_argument("name", nargs="?", metavar="NAME", help="one patch: what it changes, why, the evidence, and whether it is on here")
+    patches.add_argument("--json", action="store_true", help="print JSON (of the list, NAME, --by-target or --against)")
+    patches.add_argument("--diff", action="store_true", help="with --against: print the diff of each changed function")
     form = patches.add_mutually_exclusive_group()
-    form.add_argument("--by-target", action="store_true", help="SGLang's files and functions, each with what goes in there")
+    form.add_argument("--by-target", action="store_true", help="list SGLang's files and functions, each with the patches on it")
     form.add_argument(
         "--against",
-        metavar="FOLDER_OR_VERSION",
-        help="what another SGLang (folder, wheel, source archive or version) has for each target; reads its source without an import",
+        metavar="SGLANG",
+        help="compare each patched function with another SGLang: a version, folder, wheel or source archive; nothing is imported",
     )
     form.add_argument("--markdown", action="store_true", help="print the tables of docs/switches.md")
-    form.add_argument("--fingerprints", action="store_true", help="compare each hook's fingerprint with the installed SGLang (imports it)")
+    form.add_argument("--fingerprints", action="store_true", help="compare each patched function with the installed SGLang (imports it)")
     form.add_argument("--sources", action="store_true", help="print known_sources.json for the installed SGLang (imports it)")
     patches.set_defaults(run=_patches)
 
-    checkpoint = commands.add_parser("checkpoint", help="write a tiny trained model, or a config of a real size")
-    checkpoint.add_argument(
-        "name", metavar="NAME", help="tiny-26b-a4b, tiny-e2b, tiny-31b, tiny-12b; with --random: e2b, e4b, 12b, 26b-a4b, 31b"
+    checkpoint = commands.add_parser(
+        "checkpoint",
+        help="write a tiny trained model, or the config of a real size for random weights",
+        description="Write a checkpoint, and its MTP draft to PATH-assistant.",
     )
-    checkpoint.add_argument("path", metavar="PATH", help="directory to write; the assistant goes to PATH-assistant")
-    checkpoint.add_argument("--random", action="store_true", help="config only, for --load-format dummy: no weights are written")
+    real = "with --random: e2b, e4b, 12b, 26b-a4b, 31b"
+    checkpoint.add_argument("name", metavar="NAME", help=f"{', '.join(NAMES)}; {real}")
+    checkpoint.add_argument("path", metavar="PATH", help="the directory to write")
+    checkpoint.add_argument("--random", action="store_true", help="write a config without weights, for a server's --load-format dummy")
     checkpoint.add_argument("--quantization", metavar="FORMAT", help=f"quantise the model: {', '.join(FORMATS)}")
     checkpoint.set_defaults(run=_checkpoint)
     add_quantize(commands)
@@ -133,7 +141,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(doctor.installation_text(data, limit), flush=True)  # at once: what follows takes its time
     if not arguments.no_patches:
-        terminal.say("placing the patches in a process that imports SGLang, some 20 seconds (--no-patches leaves this out)")
+        terminal.say("applying the patches in a process that imports SGLang, some 20 seconds (--no-patches leaves this out)")
         data = doctor.add_patches(data)
     print(json.dumps(data, indent=2) if arguments.json else doctor.patches_text(data, limit))
     return 0 if data["healthy"] else 1
@@ -149,6 +157,7 @@ def _dump(arguments: argparse.Namespace) -> int:
 def _patches(arguments: argparse.Namespace) -> int:
     from sglang_gemma4.diagnostics import listing
 
+    limit = terminal.width()
     if arguments.json and (arguments.markdown or arguments.fingerprints or arguments.sources):
         raise ValueError("--json goes with the plain list, --by-target or --against; leave it out here")
     if arguments.diff and not arguments.against:
@@ -162,11 +171,11 @@ def _patches(arguments: argparse.Namespace) -> int:
     if arguments.sources:
         print(listing.sources())
     elif arguments.json:
-        print(json.dumps([row for row in listing.data() if arguments.name in (None, row["name"])], indent=2))
+        print(json.dumps(listing.data() if arguments.name is None else listing.one_as_data(arguments.name), indent=2))
     elif arguments.markdown:
         print(listing.markdown())
     else:
-        print(listing.text() if arguments.name is None else listing.one(arguments.name))
+        print(listing.text(limit) if arguments.name is None else listing.one(arguments.name, limit))
     return 0
 
 
@@ -177,7 +186,7 @@ def _targets(arguments: argparse.Namespace) -> int:
         found = upgrade.compare(arguments.against, arguments.name)
         print(json.dumps(upgrade.data(found), indent=2) if arguments.json else upgrade.text(found, arguments.diff))
     else:
-        print(json.dumps(targets.data(arguments.name), indent=2) if arguments.json else targets.text(arguments.name))
+        print(json.dumps(targets.data(arguments.name), indent=2) if arguments.json else targets.text(arguments.name, terminal.width()))
     return 0
 
 

@@ -20,21 +20,33 @@ from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny.quantisation import FORMATS
 
 EPILOG = """\
-arms        [NAME:]PART[,PART...]; a part is stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value, or only=WORKLOAD+WORKLOAD (the
-            others are not for this arm). The first arm is the baseline. --switch NAME is short for the two arms that turn one switch off
-            and on. vllm is vLLM's own server from --vllm-python, with vLLM's flags; all arms are then sent token ids to /v1/completions.
-loads       log-uniform, sharegpt-like and multi-turn arrive as a Poisson process at each of --rates, whatever the server has finished;
-            mix is a closed loop of 120 requests, 80 at once; 32x1000/200 are 32 requests at once, 1000 in and 200 out
-sessions    sessions-50x10000/8 are 50 sessions at once that share a system prompt with tools and reach 10,000 tokens in 8 turns, --think
-            seconds between an answer and the next turn; with @4 at the end turns arrive as a Poisson process of 4 a second
-model       a checkpoint's directory, a Hugging Face name, a tiny model (tiny-26b-a4b), or a real size with random weights
-            (e2b, e4b, 12b, 26b-a4b, 31b)
-flags       what follows -- are server flags of every arm
-examples    sglang-gemma4 bench 26b-a4b --workload chat,summarize
-            sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_NORMS --batches 1,32 --profile 1,32 --roofline
-            sglang-gemma4 bench 26b-a4b --arm stock --arm ratio-0.15:stock,--swa-full-tokens-ratio=0.15 -- --max-running-requests=80
-            sglang-gemma4 bench 26b-a4b --workload mix,log-uniform --rates 2,4,6,8 --arm package:package,mtp --arm vllm:vllm,mtp
-            sglang-gemma4 bench --dry-run
+MODEL    a checkpoint's directory, a Hugging Face name, a tiny model
+         (tiny-26b-a4b), or a real size with random weights (e2b, e4b, 12b,
+         26b-a4b, 31b). What follows -- are server flags of every arm.
+ARM      One of the sides that are compared: [NAME:]PART[,PART...]. A PART is
+         stock, package, vllm, mtp, VARIABLE=VALUE, --flag=value, or
+         only=WORKLOAD+WORKLOAD (this arm runs no other). The first arm is the
+         baseline. vllm is vLLM's own server, from --vllm-python and with
+         vLLM's flags. All arms then get token ids at /v1/completions.
+loads    log-uniform, sharegpt-like and multi-turn arrive as a Poisson process
+         at each of --rates, whatever the server has finished. mix is 120
+         requests, 80 at once. 32x1000/200 is 32 requests at once, of 1000
+         tokens in and 200 out.
+sessions sessions-50x10000/8 is 50 sessions at once with a common system
+         prompt and tools, which reach 10,000 tokens in 8 turns. Between an
+         answer and the next turn they wait --think seconds. With @4 at the
+         end, turns arrive as a Poisson process of 4 a second.
+
+examples
+  sglang-gemma4 bench 26b-a4b --workload chat,summarize
+  sglang-gemma4 bench 26b-a4b --switch SGLANG_GEMMA4_NORMS --batches 1,32 \\
+      --profile 1,32 --roofline
+  sglang-gemma4 bench 26b-a4b --arm stock \\
+      --arm ratio-0.15:stock,--swa-full-tokens-ratio=0.15 \\
+      -- --max-running-requests=80
+  sglang-gemma4 bench 26b-a4b --workload mix,log-uniform --rates 2,4,6,8 \\
+      --arm package:package,mtp --arm vllm:vllm,mtp
+  sglang-gemma4 bench --dry-run
 """
 
 
@@ -86,53 +98,65 @@ def add_command(commands: Any) -> None:
     """Add ``bench`` to the subcommands of the command line."""
     bench = commands.add_parser(
         "bench",
-        help="compare arms (stock, package, one switch off and on) on this machine, with confidence intervals and a report",
-        description="Run every arm in processes of its own, in turn (A B A B), and write raw lines, plots and REPORT.md to a folder.",
+        help="measure speed here: stock, this package, a switch off and on, or vLLM, with confidence intervals and a report",
+        description="Compare arms, each in processes of its own, alternating (A B A B).\nWrite raw lines, plots and REPORT.md to a folder.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = bench.add_argument
-    option("model", nargs="?", metavar="MODEL", help="what to serve; see below")
-    option("--arm", action="append", default=[], metavar="ARM", help="one side; repeat it (default: stock and package)")
-    option("--switch", metavar="NAME", help="compare this switch off and on")
+    option("model", nargs="?", metavar="MODEL", help="what to serve: see below")
+    option(
+        "--arm",
+        action="append",
+        default=[],
+        metavar="ARM",
+        help="one side, as below; repeat it (default: stock and package)",
+    )
+    option("--switch", metavar="NAME", help="compare this switch off and on: short for two arms")
     others = "NxIN/OUT, sessions-NxTOKENS[/TURNS][@RATE]"
     names = f"joined by commas: {', '.join(workloads.WORKLOADS)}, {others}; with --rates {', '.join(workloads.LOADS)}"
     option("--workload", default="", metavar="NAMES", help=f"requests to a server, {names}")
-    option("--rates", type=_rates, default=[], metavar="R,R", help="requests/s of the loads, rising, for example 1,2,4")
+    option("--rates", type=_rates, default=[], metavar="R,R", help="requests per second of the loads, rising, for example 1,2,4")
     for name, default, unit, meaning in (
-        ("load-seconds", workloads.LOAD_SECONDS, "S", "of arrivals at each rate"),
-        ("think", workloads.THINK_SECONDS, "S", "between an answer and a session's next turn, the mean"),
-        ("ttft-limit", workloads.TTFT_LIMIT, "MS", "of the 99th percentile of TTFT, for goodput"),
-        ("itl-limit", workloads.ITL_LIMIT, "MS", "of the 99th percentile of ITL, for goodput"),
+        ("load-seconds", workloads.LOAD_SECONDS, "S", "seconds of arrivals at each rate"),
+        ("think", workloads.THINK_SECONDS, "S", "mean seconds between an answer and a session's next turn"),
+        ("ttft-limit", workloads.TTFT_LIMIT, "MS", "goodput's limit of p99 time to first token"),
+        ("itl-limit", workloads.ITL_LIMIT, "MS", "goodput's limit of p99 inter-token latency"),
     ):
         option(f"--{name}", type=_positive_number, default=default, metavar=unit, help=f"{meaning} (default {default:g})")
-    option("--vllm-python", metavar="PYTHON", help=f"where arms of vLLM find it (default ${switches.VLLM_PYTHON}, else this one)")
+    option("--vllm-python", metavar="PYTHON", help=f"the Python that has vLLM (default ${switches.VLLM_PYTHON}, else this one)")
     option("--batches", type=_sizes, default=[], metavar="N,N", help="batch sizes for step times (offline engine), for example 1-8,32")
     curve = "step times at every batch size from N to 1 in one pass: N requests end one after another, OUT of --step-tokens apart"
     option("--curve", type=_positive_integer, default=0, metavar="N", help=curve)
     option("--step-tokens", type=_in_and_out, default=(1000, 200), metavar="IN,OUT", help="tokens of each request in the step times")
-    once = "step times of prompts that only the warm-up prefills; counted passes find them in the prefix cache (for very long ones)"
+    once = "for step times of very long prompts: only the warm-up prefills them; counted passes find them in the prefix cache"
     option("--prefill-once", action="store_true", help=once)
     option("--rounds", type=_positive_integer, metavar="N", help="processes of each arm (default 2: A B A B; 1 with --together)")
-    together = "run N arms (without N: all) side by side, their passes in turn; they must fit the card (--max-total-tokens)"
+    together = "run N arms (without N: all) side by side, one pass at a time; they must fit the GPU (--max-total-tokens)"
     option("--together", type=_positive_integer, nargs="?", const=sys.maxsize, default=1, metavar="N", help=together)
-    option("--share-weights", action="store_true", help="with --together and random weights: a single copy of them for these arms")
-    option("--card-lock", type=Path, metavar="FILE", help="each pass waits for this file's lock (flock), as other programs on the card do")
+    option("--share-weights", action="store_true", help="with --together and random weights: one copy of the weights for these arms")
+    lock = "each pass waits for this file's lock (flock), which other users of the GPU take too"
+    option("--gpu-lock", "--card-lock", dest="card_lock", type=Path, metavar="FILE", help=lock)
     option(
         "--repetitions", type=_positive_integer, default=5, metavar="N", help="counted passes of each arm and workload in all (default 5)"
     )
-    option("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run resumes")
-    option("--assistant", metavar="MODEL", help="draft model of mtp (default: MODEL-assistant)")
+    option("--out", type=Path, metavar="FOLDER", help="the run's folder (default runs/DATE-MODEL); an unfinished run is continued")
+    option("--assistant", metavar="MODEL", help="the MTP draft (default: MODEL-assistant)")
     option("--quantization", metavar="FORMAT", help=f"quantise a tiny model, or a real size with random weights: {', '.join(FORMATS)}")
-    option("--accept-length", type=float, metavar="L", help=f"simulate it under mtp (default {ACCEPT_LENGTH} on random weights)")
+    option(
+        "--accept-length",
+        type=float,
+        metavar="L",
+        help=f"simulate it under MTP (default {ACCEPT_LENGTH} on random weights)",
+    )
     option("--dataset", type=Path, metavar="FILE", help="prompts in ShareGPT's format (default: random tokens)")
     option("--profile", type=_sizes, default=[], metavar="N,N", help="record the kernels at these batch sizes (offline engine)")
-    option("--roofline", action="store_true", help="compare the profiled kernels with the least time that this card allows them")
-    option("--time-limit", type=_positive_number, metavar="S", help="stop after this many seconds; the same command resumes the run")
-    option("--dry-run", action="store_true", help="run everything on a tiny model with tiny workloads; measures nothing")
-    option("--no-report", action="store_true", help="write raw lines only; make the report later or elsewhere with --report")
-    option("--report", type=Path, metavar="FOLDER", help="only write the plots and REPORT.md of a finished run again")
-    option("--index", type=Path, metavar="RUNS", help="only write README.md of a folder of runs")
+    option("--roofline", action="store_true", help="with --profile: compare the kernels with the least time that this GPU allows")
+    option("--time-limit", type=_positive_number, metavar="S", help="stop after S seconds; the same command continues the run")
+    option("--dry-run", action="store_true", help="try everything on a tiny model with tiny workloads, without a measurement")
+    option("--no-report", action="store_true", help="write raw lines only; --report makes the report later or elsewhere")
+    option("--report", type=Path, metavar="FOLDER", help="only write plots and REPORT.md of a run again; without matplotlib no plots")
+    option("--index", type=Path, metavar="RUNS", help="only write the README.md of a folder of runs")
     claims = "only write the README's table and chart and docs/benchmarks.md from the runs that a claims file names"
     option("--claims", type=Path, metavar="FILE", help=claims)
     bench.set_defaults(run=run)

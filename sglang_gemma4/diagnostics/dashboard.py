@@ -96,11 +96,11 @@ def add_command(commands: Any) -> None:
     """Add ``dashboard`` to the subcommands of the command line."""
     parser = commands.add_parser(
         "dashboard",
-        help="print the Grafana dashboard, or check it against a live server",
-        description="Print the dashboard as JSON for Grafana's import. It shows servers started with --enable-metrics.",
+        help="print the Grafana dashboard, or check which of its metrics a running server exports",
+        description="Print the dashboard as JSON for Grafana's import. Start servers with --enable-metrics for it.",
     )
-    parser.add_argument("--url", help="say instead which of its metrics this server exports, for example http://127.0.0.1:30000")
-    parser.add_argument("--api-key", help="key of a server started with --api-key")
+    parser.add_argument("--url", metavar="URL", help="check this running server instead, for example http://127.0.0.1:30000")
+    parser.add_argument("--api-key", metavar="KEY", help="the server's --api-key, where it has one")
     parser.set_defaults(run=_run)
 
 

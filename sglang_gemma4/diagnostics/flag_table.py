@@ -4,13 +4,16 @@ Neither torch nor sglang is imported. A refused example's line is what the prefl
 """
 
 import argparse
+import itertools
+import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.diagnostics import mtp_limits, pool_limits, preflight
 from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.tiny import checkpoints
@@ -175,37 +178,62 @@ def _examples() -> Iterator[str]:
         yield f"| `{typed(one.given)}`{where} | {'SGLang: ' if one.by == 'sglang' else ''}{one.line} |"
 
 
-def about(name: str) -> str:
-    """What the table says of one flag, typed or as a field.
+def data() -> dict[str, dict[str, Any]]:
+    """For JSON: by flag its verdict, the group that shares it, why, tests, and examples of what is refused."""
+    examples = refused()
+    return {flag: _row(one, flag, examples) for one in groups() for flag in one.flags}
+
+
+def _row(group: Group, flag: str, examples: Sequence[Refused]) -> dict[str, Any]:
+    said = [{"given": typed(one.given), "says": one.line} for one in examples if flag in one.given]
+    return {"verdict": group.verdict, "group": group.name, "why": group.why, "tests": list(group.tests), "refused": said}
+
+
+def text(limit: int | None = None) -> str:
+    """For a terminal of ``limit`` columns: the groups by verdict, with their flags."""
+    lines = [terminal.wrapped(f"{one.verdict:<9} {one.name}: {' '.join(one.flags)}", limit, " " * 10) for one in groups()]
+    return "\n".join(itertools.chain(*lines))
+
+
+def _field(name: str) -> str:
+    """The field of a flag, typed or as a field.
 
     Raises:
         ValueError: there is no such flag.
     """
     wanted = name.removeprefix("--").replace("-", "_")
-    found = next((one for one in groups() if wanted in one.flags), None)
-    if found is None:
+    if not any(wanted in one.flags for one in groups()):
         raise ValueError(f"{name} is no flag of the supported SGLang; `sglang-gemma4 flags` lists them")
+    return wanted
+
+
+def about(name: str, limit: int | None = None) -> str:
+    """What the table says of one flag, for a terminal of ``limit`` columns; ValueError where there is no such flag."""
+    wanted = _field(name)
+    found = next(one for one in groups() if wanted in one.flags)
     lines = [f"--{wanted.replace('_', '-')}: {found.verdict} ({VERDICTS[found.verdict]}), {found.name}. {found.why}".rstrip()]
     lines += [f"  test: {path}" for path in found.tests]
     lines += [f"  refused: {typed(one.given)}: {one.line}" for one in refused() if wanted in one.given]
-    return "\n".join(lines)
+    return "\n".join(part for line in lines for part in terminal.wrapped(line, limit, "    "))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, or one flag's verdict."""
-    if arguments.name:
-        print(about(arguments.name))
-    elif arguments.markdown:
-        print(markdown())
+    limit = terminal.width()
+    if arguments.json:
+        print(json.dumps(data()[_field(arguments.name)] if arguments.name else data(), indent=2))
+    elif arguments.name:
+        print(about(arguments.name, limit))
     else:
-        for one in groups():
-            print(f"{one.verdict:<9} {one.name}: {' '.join(one.flags)}")
+        print(markdown() if arguments.markdown else text(limit))
     return 0
 
 
 def add_command(commands: Any) -> None:
     """The subcommand ``flags``."""
-    parser = commands.add_parser("flags", help="which flags of SGLang's server work with Gemma 4, are refused or untested")
-    parser.add_argument("name", nargs="?", metavar="FLAG", help="one flag: its verdict, its tests, and values that are refused")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/flags.md")
+    parser = commands.add_parser("flags", help="which flags of SGLang's server work with Gemma 4, are refused, or are untested")
+    parser.add_argument("name", nargs="?", metavar="FLAG", help="one flag: its verdict, its tests, and which values are refused")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON: an object by flag, or one flag's")
+    form.add_argument("--markdown", action="store_true", help="print the tables of docs/flags.md")
     parser.set_defaults(run=run)

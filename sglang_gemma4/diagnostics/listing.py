@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_gemma4 import patching
+from sglang_gemma4 import patching, terminal
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Part, hooks, supported, switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
@@ -43,20 +43,21 @@ def _groups() -> list[tuple[str, list[tuple[Switch, list[Part]]]]]:
     ]
 
 
-def text() -> str:
-    """For a terminal: each switch, in groups, and below it its patches, with what is on in this environment."""
+def text(limit: int | None = None) -> str:
+    """For a terminal of ``limit`` columns: each switch, in groups, and below it its patches, with what is on in this environment."""
     lines = []
     for group, members in _groups():
         lines.append(group)
         for switch, patches in members:
-            lines.append(f"  {switch.name} (default {int(switch.default)}): {switch.both}")
-            lines += [f"    {'on ' if patching.wanted(patch) else 'off'} {patch.name:<20} {patch.does}" for patch in patches]
-    lines.append(f"{switches.WITHOUT}=PATCH,PATCH leaves single patches out. `sglang-gemma4 patches NAME` tells all of one.")
-    return "\n".join(lines)
+            lines += terminal.wrapped(f"  {switch.name} (default {int(switch.default)}): {switch.both}", limit, " " * 4)
+            cells = [["   ", "on" if patching.wanted(patch) else "off", f"{patch.name:<20}", patch.does] for patch in patches]
+            lines += terminal.table((), cells, limit=limit, gap=" ")
+    note = f"{switches.WITHOUT}=PATCH,PATCH leaves single patches out. `sglang-gemma4 patches NAME` tells all of one."
+    return "\n".join([*lines, *terminal.wrapped(note, limit, "  ")])
 
 
-def one(name: str) -> str:
-    """All of one patch, for a terminal.
+def _named(name: str) -> Part:
+    """A patch.
 
     Raises:
         ValueError: there is no such patch; the message names the nearest.
@@ -65,7 +66,18 @@ def one(name: str) -> str:
     if name not in patches:
         near = difflib.get_close_matches(name, patches, 3) or [patch.name for patch in load_all() if patch.switch.endswith(name)]
         raise ValueError(f"there is no patch {name!r}; `sglang-gemma4 patches` lists them" + (f" ({', '.join(near)}?)" if near else ""))
-    patch = patches[name]
+    return patches[name]
+
+
+def one_as_data(name: str) -> dict[str, Any]:
+    """The row of one patch; ValueError where there is none of this name."""
+    patch = _named(name)
+    return next(row for row in data() if row["name"] == patch.name)
+
+
+def one(name: str, limit: int | None = None) -> str:
+    """All of one patch, for a terminal of ``limit`` columns; ValueError where there is none of this name."""
+    patch = _named(name)
     switch = switches.SWITCHES[patch.switch]
     off = patching.why_off(patch, os.environ)
     at = f"{switch.name} (default {int(switch.default)}{'' if patch.at else ', applied at 0'}), group {switch.group}"
@@ -80,11 +92,13 @@ def one(name: str) -> str:
         ("until", patch.remove_when),
     )
     targets = [f"  {'changes' if not number else '':<9} {hooks.place(hook)}" for number, hook in enumerate(patch.hooks)]
-    return "\n".join([patch.name, *(_wrapped(f"{label:<9} {value}") for label, value in fields), *targets])
+    return "\n".join([patch.name, *(_wrapped(f"{label:<9} {value}", limit) for label, value in fields), *targets])
 
 
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, width=110, initial_indent="  ", subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
+def _wrapped(line: str, limit: int | None) -> str:
+    return textwrap.fill(
+        line, width=min(limit or 110, 110), initial_indent="  ", subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def markdown() -> str:

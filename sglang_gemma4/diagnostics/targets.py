@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.patches import load, load_all, names
 from sglang_gemma4.patching.hooks import Entry, Seam
 from sglang_gemma4.patching.source_tree import SourceTree, installed_folder
@@ -89,8 +90,8 @@ def data(only: str | None = None) -> list[dict[str, Any]]:
     return [place.row() for place in places(only)]
 
 
-def text(only: str | None = None) -> str:
-    """For a terminal: SGLang's file, below it each place, below that our seams with parts, kind and function."""
+def text(only: str | None = None, limit: int | None = None) -> str:
+    """For a terminal of ``limit`` columns: SGLang's file, below it each place, below that our seams with parts, kind and function."""
     lines: list[str] = []
     file = ""
     found = places(only)
@@ -99,7 +100,11 @@ def text(only: str | None = None) -> str:
             file = place.file
             lines.append(file)
         lines.append(f"  {place.written}")
-        lines += [f"    {kind_of(seam):<7} {_parts(seam.parts or place.parts):<32} {function_of(seam)}" for seam in place.seams]
+        for seam in place.seams:
+            kind, parts, function = f"    {kind_of(seam):<7}", _parts(seam.parts or place.parts), function_of(seam)
+            whole = f"{kind} {parts:<32} {function}"
+            fits = limit is None or len(whole) <= limit
+            lines += [whole] if fits else [f"{kind} {function}", *terminal.wrapped(f"{'':<12}{parts}", limit, " " * 12)]
     seams = {id(seam) for place in found for seam in place.seams}
     return "\n".join([*lines, f"{len(seams)} seams on {len(found)} targets in {len({place.file for place in found})} files"])
 

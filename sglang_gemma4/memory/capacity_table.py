@@ -73,18 +73,23 @@ def add_command(commands: Any) -> None:
     """Add ``capacity`` to the subcommands of the command line."""
     parser = commands.add_parser(
         "capacity",
-        help="which model fits which GPU, with how many tokens and requests: stock beside this package, by calculation",
-        description="By calculation from the model's config, for pages of one token and the radix cache: tokens of both KV pools, and how "
-        f"many requests of {', '.join(map(str, PROMPTS))} prompt tokens and {ANSWER} of answer run at once. Two rows an engine: with "
-        "SGLang's own --mem-fraction-static, and with the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses. Where SGLang's leaves less than "
-        "a request, this package falls back to auto's without its margin of 2 GiB. An engine's own log says its sizes exactly.",
+        help="calculate which model fits which GPU, with how many tokens and requests: stock SGLang and this package",
+        description="Calculated from the model's config, for pages of one token and the radix cache. A row has the tokens of both KV "
+        f"pools, and the requests that run at once: of {', '.join(map(str, PROMPTS))} prompt tokens and {ANSWER} of answer. Each engine "
+        "has two rows: SGLang's own --mem-fraction-static, and the one that SGLANG_GEMMA4_RESERVE_GIB=auto chooses. Where SGLang's leaves "
+        "less than a request, this package takes auto's without its margin of 2 GiB. A server's own log has its exact sizes.",
     )
     parser.add_argument("names", nargs="*", metavar="SIZE", help=f"{', '.join(SIZES)} (default: all)")
     parser.add_argument(
-        "--gpu", "--card", dest="gpu", action="append", metavar="GPU", help="H100, L40S, 24, 32, 48, 80, 141 (GB; default: these five), GiB"
+        "--gpu",
+        "--card",
+        dest="gpu",
+        action="append",
+        metavar="GPU",
+        help="H100, L40S, or GB: 24, 32, 48, 80, 141 (default: these five), or GiB",
     )
     parser.add_argument("--mtp", choices=("yes", "no"), help="with or without a draft (default: both)")
-    parser.add_argument("--mem-fraction-static", type=float, metavar="F", help="SGLang's flag; one row an engine for it")
+    parser.add_argument("--mem-fraction-static", type=float, metavar="F", help="SGLang's flag; one row per engine for it")
     parser.add_argument("--max-running-requests", type=int, metavar="N", help="SGLang's flag (default: 48 with MTP, none without)")
     parser.add_argument("--chunked-prefill-size", type=int, metavar="N", help="SGLang's flag (default: by the GPU)")
     parser.add_argument("--speculative-num-draft-tokens", type=int, default=4, metavar="N", help="SGLang's flag (default 4)")
@@ -92,15 +97,15 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--mm-feature-transport", choices=("cpu", "cuda_ipc"), default="cuda_ipc", help="SGLang's flag (the package's default: cuda_ipc)"
     )
-    parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes of a KV element: 2 for bfloat16, 1 for fp8")
-    parser.add_argument("--kv-cache-dtype", choices=WITH_SCALES, help="SGLang's flag: one byte an element and a scale for each head")
+    parser.add_argument("--kv-bytes", type=float, default=2, metavar="B", help="bytes per KV element: 2 for bfloat16, 1 for fp8")
+    parser.add_argument("--kv-cache-dtype", choices=WITH_SCALES, help="SGLang's flag: one byte per element, and a scale per token and head")
     parser.add_argument(
         "--quantization",
         action="append",
         metavar="FORMAT",
-        help=f"of the weights: bfloat16 (the default), {', '.join(FORMATS)}, or all; may be given several times",
+        help=f"format of the weights: bfloat16 (the default), {', '.join(FORMATS)}, or all; may be given several times",
     )
-    parser.add_argument("--tp-size", "--tp", type=int, default=1, metavar="N", help="SGLang's flag; tokens of a rank are the model's")
+    parser.add_argument("--tp-size", "--tp", type=int, default=1, metavar="N", help="SGLang's flag: ranks, each of which holds every token")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON")
     form.add_argument("--markdown", action="store_true", help="print a Markdown table")

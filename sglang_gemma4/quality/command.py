@@ -14,72 +14,88 @@ SHIPPED_GATES = "shipped"
 
 def add_commands(commands: Commands) -> None:
     """Add ``eval`` and ``compare`` to the subparsers of the command line; what they need is imported when they run."""
-    evaluate = commands.add_parser("eval", help="quality of a running server: MMLU, colour naming, perplexity")
+    evaluate = commands.add_parser(
+        "eval",
+        help="measure a running server's quality: MMLU, colours of images, perplexity",
+        description="Ask a running server, and write one line of JSON for each question. compare reads two such files.",
+    )
     kinds = evaluate.add_subparsers(required=True, metavar="KIND")
 
     mmlu = kinds.add_parser(
         "mmlu",
         help="four-choice questions, graded by sgl-eval",
-        description="MMLU through sgl-eval's loader, prompt and grading. Where it cannot be fetched, the tiny models' world "
-        "is asked in the same row format; stderr and the header of --out say which was used and why.",
+        description="MMLU with sgl-eval's loader, prompt and grading. Where MMLU cannot be fetched, questions on the tiny models' training "
+        "text are asked instead. stderr and the first line of --out say which was used and why.",
     )
     mmlu.add_argument(
-        "--dataset", choices=("auto", "mmlu", "world"), default="auto", help="auto: MMLU, or the world where it cannot be fetched"
+        "--dataset",
+        choices=("auto", "mmlu", "world"),
+        default="auto",
+        help="world: the tiny models' questions; auto: MMLU, or world where it cannot be fetched",
     )
     _shared(mmlu, "mmlu", questions=500)
     mmlu.set_defaults(run=_mmlu)
 
-    colors = kinds.add_parser("colors", help="name the colour of generated images")
+    colors = kinds.add_parser("colors", help="name the colours of generated images")
     _shared(colors, "colors", questions=30)
     colors.set_defaults(run=_colors)
 
     text = kinds.add_parser("text", help="perplexity on a text file")
     text.add_argument("file", type=Path, metavar="FILE", help="UTF-8 text")
-    text.add_argument("--window", type=int, default=1024, help="tokens in one request (default %(default)s)")
+    text.add_argument("--window", type=int, default=1024, metavar="N", help="tokens in one request (default %(default)s)")
     text.add_argument(
-        "--stride", type=int, default=512, help="tokens between two windows; the rest of a window is context (default %(default)s)"
+        "--stride",
+        type=int,
+        default=512,
+        metavar="N",
+        help="tokens between two windows; the rest of a window is context (default %(default)s)",
     )
     _server(text, "text")
     text.set_defaults(run=_text)
 
     compare = commands.add_parser(
         "compare",
-        help="two runs of eval on the same questions: accuracy, McNemar, agreement, first differing tokens",
-        description="A is the baseline, B the candidate. With a gate, status 1 when B loses more than it allows.",
+        help="compare two files of eval: accuracy, McNemar's test, agreement, first differing tokens",
+        description="A is the baseline, B the candidate. With a gate the exit status is 1 where B loses more than the gate allows.",
     )
-    compare.add_argument("a", type=Path, metavar="A.jsonl")
-    compare.add_argument("b", type=Path, metavar="B.jsonl")
+    compare.add_argument("a", type=Path, metavar="A.jsonl", help="the baseline: a file of eval")
+    compare.add_argument("b", type=Path, metavar="B.jsonl", help="the candidate: a file of eval on the same questions")
     compare.add_argument(
         "--gate",
         nargs="?",
         const=SHIPPED_GATES,
         metavar="FILE",
-        help="hold the difference against a gate file, the shipped one without FILE",
+        help="check the difference against a gate file (without FILE: the package's own)",
     )
-    compare.add_argument("--switch", metavar="NAME", help="the gate's section, for example SGLANG_GEMMA4_MODEL_FIXES; implies --gate")
+    compare.add_argument(
+        "--switch", metavar="NAME", help="with --gate, which it implies: the file's section, for example SGLANG_GEMMA4_MODEL_FIXES"
+    )
     compare.add_argument("--json", action="store_true", help="print JSON")
     compare.set_defaults(run=_compare)
 
 
 def _server(parser: argparse.ArgumentParser, kind: str) -> None:
-    parser.add_argument("--url", default="http://127.0.0.1:30000", help="the running server (default %(default)s)")
-    parser.add_argument("--api-key", help="key of a server started with --api-key")
-    parser.add_argument("--model", help="default: the one that the server serves")
-    parser.add_argument("--concurrency", type=int, default=16, help="requests in flight (default %(default)s)")
+    parser.add_argument("--url", default="http://127.0.0.1:30000", metavar="URL", help="the running server (default %(default)s)")
+    parser.add_argument("--api-key", metavar="KEY", help="the server's --api-key, where it has one")
+    parser.add_argument("--model", metavar="NAME", help="the model's name (default: the one that the server serves)")
+    parser.add_argument("--concurrency", type=int, default=16, metavar="N", help="requests at once (default %(default)s)")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path(f"{kind}.jsonl"),
-        help="one JSON line per question; goes on with an unfinished file (default %(default)s)",
+        metavar="FILE",
+        help="where to write; an unfinished file is continued (default %(default)s)",
     )
 
 
 def _shared(parser: argparse.ArgumentParser, kind: str, questions: int) -> None:
-    parser.add_argument("--questions", type=int, default=questions, help="how many (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="which ones (default %(default)s)")
-    parser.add_argument("--max-tokens", type=int, help="limit of an answer (default: 2048 for MMLU, 16 for the world, 64 for colors)")
+    parser.add_argument("--questions", type=int, default=questions, metavar="N", help="number of questions (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which questions are drawn (default %(default)s)")
     parser.add_argument(
-        "--no-logprobs", action="store_true", help="do not ask for log-probabilities; compare then shows no first differing token"
+        "--max-tokens", type=int, metavar="N", help="limit of an answer (default: 2048 for MMLU, 16 for world, 64 for colors)"
+    )
+    parser.add_argument(
+        "--no-logprobs", action="store_true", help="ask for no log-probabilities; compare then shows no first differing token"
     )
     _server(parser, kind)
 

@@ -200,13 +200,14 @@ def add_command(commands: Any) -> None:
     formats = [name for name in FORMATS if name not in CALIBRATED]
     parser = commands.add_parser(
         "quantize",
-        help="quantise a bfloat16 checkpoint of Gemma 4, Google's QAT releases as they were trained",
-        description="Write the checkpoint in SOURCE to PATH, its language model's linear layers quantised (routers, towers, embeddings and "
-        "the assistant stay as they are). Of 4 bits, each group of weights has compressed-tensors' scale or Q4_0's, whichever reproduces "
-        "it better: Google's …-qat-q4_0-unquantized is on the latter's grid. Needs no GPU, and memory for some 8 GiB.",
+        help="quantise a bfloat16 checkpoint of Gemma 4",
+        description="Write the checkpoint in SOURCE to PATH with quantised linear layers of the language model. Routers, towers, "
+        "embeddings and the MTP draft stay as they are. In 4 bits each group of weights gets compressed-tensors' scale or Q4_0's, "
+        "whichever is closer. So Google's …-qat-q4_0-unquantized keeps the values that it was trained for. No GPU is needed, and some "
+        "8 GiB of memory.",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="directory of a bfloat16 checkpoint")
-    parser.add_argument("path", metavar="PATH", type=Path, help="directory to write")
+    parser.add_argument("source", metavar="SOURCE", type=Path, help="the directory of a bfloat16 checkpoint")
+    parser.add_argument("path", metavar="PATH", type=Path, help="the directory to write")
     parser.add_argument("--format", default="w4a16-g32", metavar="FORMAT", help=f"{', '.join(formats)} (default: %(default)s)")
     parser.set_defaults(run=_run)
 

@@ -1,6 +1,7 @@
 """The command line: help, doctor, errors in one line."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import cli
+from sglang_gemma4 import cli, terminal
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patching import supported
 
@@ -21,12 +22,51 @@ def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("command", ["serve", "doctor", "patches", "checkpoint"])
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+COMMANDS = ("serve", "doctor", "patches", "checkpoint", "quantize", "bench", "tune-moe", "eval", "eval mmlu", "eval colors", "eval text")
+COMMANDS += ("compare", "dashboard", "flags", "capacity", "transfer-plan", "doctor dump")
+LONGEST = 25
+"""Words of a sentence."""
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_help_that_fits_a_terminal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And plain: no sentence of more than 25 words, "GPU" and "running server" for what other texts call so."""
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as exit_:
-        cli.main([command, "--help"])
+        cli.main([*command.split(), "--help"])
     assert exit_.value.code == 0
-    assert f"sglang-gemma4 {command}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"sglang-gemma4 {command}".strip() in said
+    text = said.partition("\n\n")[2]
+    assert max(map(len, text.splitlines())) <= 80
+    assert not re.findall(r"\b(?:live server|this card|the card|a card|in turn)\b", text)
+    sentences = re.split(r"\.\s|\n\n|\n {1,8}(?=\S)|:\n", text)
+    long = [one for one in sentences if len(one.split()) > LONGEST + 12 * (":" in one)]  # after a colon stands a list of names
+    assert not long
+
+
+@pytest.mark.parametrize("words", ["patches", "patches yoco", "patches --by-target", "flags", "flags kv_cache_dtype"])
+def test_a_list_fits_the_terminal_and_is_one_value_of_json(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "width", lambda: 80)
+    assert cli.main(words.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if len(line) > 80 and len(line.split()) > 2], "but for a name that has no place to break"
+    assert not [line for line in lines if line.startswith("|")]
+    assert cli.main([*words.split(), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)
+    assert not err
+
+
+def test_json_of_one_patch_is_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["patches", "yoco", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "yoco"
+    assert cli.main(["patches", "yoko", "--json"]) == 2
+    assert "there is no patch 'yoko'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

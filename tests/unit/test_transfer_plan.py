@@ -2,12 +2,14 @@
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sglang_gemma4 import cli
 from sglang_gemma4.disaggregation import plan, plan_table
 from sglang_gemma4.disaggregation.plan import Group, PlanError
 from sglang_gemma4.kernels.kv_cache import formats
@@ -197,18 +199,43 @@ def test_stock_sends_each_full_head_of_26b_four_times() -> None:
 
 
 def test_the_table() -> None:
-    text = plan_table.table(MODELS["26b-a4b"], 2, 4, 8000, 1, 0)
+    transfer = plan_table.Transfer(MODELS["26b-a4b"], 2, 4, 8000)
+    text = plan_table.markdown(transfer)
     assert "| 0 | 1 | 1 of 2 from 0 to 0, 10 of 10 | 2 of 8 from 2 to 0, 50 of 50 |" in text
     assert "1.00 of the least" in text
     with pytest.raises(ValueError, match="13b: no Gemma 4 size; there are e2b"):
         plan_table.groups("13b")
 
 
+def test_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that fits a terminal, Markdown where it is asked for, or one JSON object; the numbers are the same."""
+    words = ["transfer-plan", "31b", "--prefill-tp", "8", "--decode-tp", "2", "--tokens", "32000", "--prefix", "16000"]
+    assert cli.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-3])) <= 80
+    assert "|" not in "".join(lines)
+    assert cli.main([*words, "--markdown"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")][2:]
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(found["links"]) == 8
+    assert lines[1].split() == ["0", "0", "full", "1", "of", "4", "0", "0", "10", "of", "20", f"{found['links'][0]['bytes'] / 2**20:,.2f}"]
+    assert lines[2].split()[:4] == ["sliding", "2", "of", "16"]
+    sums = found["bytes"] / 2**20, found["of_least"], found["avoided_bytes"] / 2**20, found["busiest_of_mean"]
+    said = "{:,.2f} MiB for 32,000 tokens (16,000 of them on the decode server), {:.2f} of the least."
+    assert lines[-3] == said.format(*sums)
+    assert f"{sums[2]:,.2f} MiB" in lines[-2]
+    assert f"{sums[3]:.2f} of the mean" in lines[-1]
+    assert sum(link["bytes"] for link in found["links"]) == found["bytes"]
+
+
 def test_scales_are_four_bytes_of_a_head_in_buffers_of_their_own() -> None:
     for plain, quantised in zip(MODELS["26b-a4b"], MODELS[INT8], strict=True):
         assert quantised.entries == 2 * plain.entries
         assert sum(quantised.sizes) == sum(plain.sizes) // 2 + 4 * plain.entries
-    assert "| 0 | 1 | 1 of 2 from 0 to 0, 20 of 20 | 2 of 8 from 2 to 0, 100 of 100 |" in plan_table.table(MODELS[INT8], 2, 4, 8000, 1, 0)
+    assert "| 0 | 1 | 1 of 2 from 0 to 0, 20 of 20 | 2 of 8 from 2 to 0, 100 of 100 |" in plan_table.markdown(
+        plan_table.Transfer(MODELS[INT8], 2, 4, 8000)
+    )
 
 
 def test_the_table_knows_each_format_with_scales() -> None:
