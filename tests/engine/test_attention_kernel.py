@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(20 + 40 * n))] for n in range(2)]
@@ -24,7 +24,7 @@ def serve(nursery: Nursery, on: str, **options: Any) -> list[Output]:
 @pytest.mark.parametrize("mtp", [False, True], ids=["plain", "mtp"])
 def test_same_tokens_as_sglang_s_kernels(mtp: bool, interpreting: Nursery) -> None:
     """Plain in pages of 16 tokens, under MTP of 1."""
-    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{MODEL}-assistant"} if mtp else {"page_size": 16}
+    options: dict[str, Any] = with_assistant(MODEL) if mtp else {"page_size": 16}
     ours, stock = serve(interpreting, "1", **options), serve(interpreting, "0", **options)
     assert ("VERIFIED" in ours[0].log) is mtp
     assert "DECODED a layer, parts balanced" in ours[0].log

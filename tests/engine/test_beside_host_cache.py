@@ -18,7 +18,8 @@ from tests.engine.test_host_windows import from_host
 from tests.engine.test_prefill_beside import ENGINE, SWITCH, joined
 from tests.engine.test_whole_graphs import GRAPHS
 from tests.harness.engine_fork import Group, Nursery, Output
-from tests.harness.inputs.mtp_cases import MTP, greedy, timed
+from tests.harness.inputs.drafting import with_assistant
+from tests.harness.inputs.mtp_cases import greedy, timed
 from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 PROMPTS = {"first-0": 150, "first-1": 163, "first-2": 158, "first-3": 171, "first-4": 140}
@@ -41,10 +42,6 @@ def group(model: str, prompts: Mapping[str, int], again: Mapping[str, int], toke
     longer = [first[f"first-{rid[-1]}"] + new for rid, new in zip(again, added, strict=True)]
     sampling = [greedy(tokens), *[greedy(each)] * len(prompts), *[greedy(2 * each + 1)] * len(again)]
     return timed([begun, *first.values(), *longer], sampling, asked)
-
-
-def draft(model: str) -> dict[str, Any]:
-    return {**MTP, "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant"}
 
 
 @cache
@@ -91,15 +88,15 @@ OVERLAPPED = {"disable_overlap_schedule": False}
 LOOPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plain": ("tiny-26b-a4b", "watch", {}),
     "plain-overlapped": ("tiny-26b-a4b", "overlapped", OVERLAPPED),
-    "mtp": ("tiny-26b-a4b", "watch", draft("tiny-26b-a4b")),
-    "mtp-overlapped": ("tiny-26b-a4b", "overlapped", {**draft("tiny-26b-a4b"), **OVERLAPPED}),
+    "mtp": ("tiny-26b-a4b", "watch", with_assistant(CHECKPOINTS / "tiny-26b-a4b")),
+    "mtp-overlapped": ("tiny-26b-a4b", "overlapped", {**with_assistant(CHECKPOINTS / "tiny-26b-a4b"), **OVERLAPPED}),
     "mtp-write-back-pages": (
         "tiny-26b-a4b",
         "overlapped",
-        {**draft("tiny-26b-a4b"), **OVERLAPPED, "hicache_write_policy": "write_back", "page_size": 16},
+        {**with_assistant(CHECKPOINTS / "tiny-26b-a4b"), **OVERLAPPED, "hicache_write_policy": "write_back", "page_size": 16},
     ),
-    "e2b-mtp-overlapped": ("tiny-e2b", "overlapped", {**draft("tiny-e2b"), **OVERLAPPED}),
-    "mtp-retracted": ("tiny-26b-a4b", "retracting", {**draft("tiny-26b-a4b"), **OVERLAPPED}),
+    "e2b-mtp-overlapped": ("tiny-e2b", "overlapped", {**with_assistant(CHECKPOINTS / "tiny-e2b"), **OVERLAPPED}),
+    "mtp-retracted": ("tiny-26b-a4b", "retracting", {**with_assistant(CHECKPOINTS / "tiny-26b-a4b"), **OVERLAPPED}),
 }
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.test_one_window import OVERLAPPED
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.instruments.chain_watch import COMMITTED, LAUNCHED, RELAYED
 from tests.harness.left_to_sglang import left
 

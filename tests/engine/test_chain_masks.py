@@ -9,8 +9,8 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.test_attention_kernel import PROMPTS
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 
 
 def serve(nursery: Nursery, model: str, *left_out: str) -> list[Output]:

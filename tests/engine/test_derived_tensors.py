@@ -14,8 +14,8 @@ from crash_repro.engines import package_with
 from sglang_gemma4.models.derived import DERIVED, entry
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.test_everything_on import FASTER
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, without
+from tests.harness.inputs.drafting import MTP
 
 FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b")
 NOT_HERE = ("[kv]_scale", r"\.room", r"\.copy")

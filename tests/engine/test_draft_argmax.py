@@ -8,8 +8,8 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import chat_format, dialogues
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 
 KERNELS = ("qkv_rope", "kv_write", "grouped_experts")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import checkpoints, images
-from tests.engine.test_oracle import LOGPROB_TOLERANCE, MTP
+from tests.engine.test_oracle import LOGPROB_TOLERANCE
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.transformers_oracle import decode
 

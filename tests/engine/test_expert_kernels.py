@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import RANKS
 from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]
@@ -18,7 +18,7 @@ LAYERS = 6
 def serve(nursery: Nursery, few: str, grouped: str, mtp: bool, choice: str = "1", **options: Any) -> list[Output]:
     model = resolve("tiny-26b-a4b")
     if mtp:
-        options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+        options |= with_assistant(model)
     asked = {"few_token_experts": few, "grouped_experts": grouped, "router_choice": choice}
     off = [name for name, on in asked.items() if on == "0"] + ["qkv_rope", "kv_write", "draft_argmax"]
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)

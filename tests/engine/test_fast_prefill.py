@@ -10,9 +10,9 @@ import torch
 
 from crash_repro import case
 from sglang_gemma4.tiny import families, images
-from tests.engine.test_oracle import MTP
 from tests.harness.checkpoints import text_only
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.instruments import row_counter
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.reference import CHECKPOINTS, greedy, load, text_prompts

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for n in range(2)]
@@ -15,7 +15,7 @@ PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(12 + 25 * n))] for 
 
 def serve(nursery: Nursery, name: str, on: str) -> list[Output]:
     model = resolve(name)
-    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"}
+    options: dict[str, Any] = with_assistant(model)
     env = {"SGLANG_GEMMA4_FEW_ROW_LINEAR": on, "TEST_INSTRUMENTS": "kernel_counters:few_rows"}
     return nursery.run(model, [Group(PROMPTS, {"max_new_tokens": 6}, logprobs=True)], env=env, time_limit=400, **options)[0]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP, with_assistant
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 9 * n))] for n in range(3)]
@@ -27,7 +27,7 @@ HANDED_OUT = {"tiny-26b-a4b": 6 * 3 + 4, "tiny-e2b": 10 + 4, "tiny-31b": 6 + 4}
 
 def serve(nursery: Nursery, name: str, mtp: bool, *off: str, others: tuple[str, ...] = OTHERS) -> list[Output]:
     model = resolve(name)
-    options: dict[str, Any] = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    options: dict[str, Any] = with_assistant(model) if mtp else {}
     env = {"SGLANG_GEMMA4_NORMS": "1", **without(*off, *others)}
     env["TEST_INSTRUMENTS"] = "fused_layer_counter:install"
     group = Group(PROMPTS, {"max_new_tokens": 12}, logprobs=True)
@@ -82,7 +82,7 @@ def test_keys_and_values_written_where_sglang_writes_them(interpreting: Nursery,
     """Prefill in chunks, decode or verify, and a later request that reads what an earlier one left in the pool."""
     model = resolve(name)
     options: dict[str, Any] = {"attention_backend": "triton", "chunked_prefill_size": 20, "page_size": page}
-    options |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    options |= with_assistant(model) if mtp else {}
     answers = []
     for switch in "10":
         env = {"SGLANG_GEMMA4_ATTENTION": "1", **without("draft_argmax", "grouped_experts", *["kv_write"][int(switch) :])}

@@ -6,21 +6,13 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.diagnostics.pool_hits import PREFIX
-from tests.engine.test_dropped_layers import CHAIN, HOST, HOST_ENV
+from tests.engine.test_dropped_layers import HOST, HOST_ENV
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.oracles.reference import CHECKPOINTS
 
 SESSIONS, NEW = 6, 24
 SHARED, OWN, ADDED, TURNS = 60, 90, 40, 3
-
-
-def mtp(model: str) -> dict[str, Any]:
-    return {
-        "speculative_algorithm": "NEXTN",
-        "speculative_num_steps": 3,
-        "speculative_draft_model_path": CHECKPOINTS / f"{model}-assistant",
-        **CHAIN,
-    }
 
 
 def sessions(together: int = 1) -> Group:
@@ -50,7 +42,7 @@ def run(
     nursery: Nursery, model: str, speculative: bool, together: int = 1, two_windows: dict[str, str] | None = None, **engine: Any
 ) -> list[Output]:
     """The sessions with small pools and a host cache, which must answer as with large pools and no prefix cache."""
-    asked = {**HOST, **POOLS, **engine, **(mtp(model) if speculative else {}), "enable_metrics": True}
+    asked = {**HOST, **POOLS, **engine, **(with_assistant(CHECKPOINTS / model) if speculative else {}), "enable_metrics": True}
     (cold,) = nursery.run(CHECKPOINTS / model, [sessions(together)], disable_radix_cache=True, max_total_tokens=8192)
     env = HOST_ENV if two_windows is None else {**HOST_ENV, **two_windows}
     (found,) = nursery.run(CHECKPOINTS / model, [sessions(together)], env=env, **asked)

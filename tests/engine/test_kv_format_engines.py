@@ -17,11 +17,10 @@ from sglang_gemma4.quality import gates
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.engine import test_weight_updates
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP, with_assistant
 
 FAMILIES = ("tiny-26b-a4b", "tiny-31b", "tiny-e2b")
 NEW_TOKENS, REQUESTS = 32, 24
-MTP: dict[str, Any] = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_eagle_topk": 1}
-MTP |= {"speculative_num_draft_tokens": 4}
 FLOAT = "auto"
 
 
@@ -40,7 +39,7 @@ def answers(nursery: Nursery, family: str, kind: str, mtp: bool = False, **engin
     """One engine's greedy answers, with the log-probabilities of their tokens."""
     model = checkpoints.SHIPPED / family
     given: dict[str, Any] = {"max_running_requests": 8, "kv_cache_dtype": kind, **engine}
-    given |= {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    given |= with_assistant(model) if mtp else {}
     groups = [Group(prompts(), {"max_new_tokens": NEW_TOKENS}, logprobs=not mtp)]
     return nursery.run(model, groups, **given)[0]
 

@@ -6,8 +6,8 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from tests.engine.test_attention_kernel import PROMPTS
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import INTERPRETED, EngineFailed, Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 
 KIND = "int8_per_token_head"

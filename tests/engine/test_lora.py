@@ -9,10 +9,10 @@ import pytest
 
 from crash_repro import case as crash_case
 from sglang_gemma4.tiny import checkpoints, random_adapters
-from tests.engine.test_oracle import MTP
 from tests.harness.checkpoints import lora_adapters, text_only
 from tests.harness.checkpoints.lora_adapters import ATTENTION, FFN, PLE, TEXT, Adapter
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles import reference
 
 FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b", "tiny-12b")

@@ -9,18 +9,13 @@ import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues, images
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b", "tiny-31b")
 NEW_TOKENS = 40
 LOGPROB_TOLERANCE = 1e-4
 ACCEPT_LENGTH = (2.0, 3.7)
-MTP: dict[str, Any] = {
-    "speculative_algorithm": "NEXTN",
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 1,
-    "speculative_num_draft_tokens": 4,
-}
 ENGINE: dict[str, Any] = {"max_total_tokens": 16384, "max_running_requests": 8}
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from sglang_gemma4.serving.launch import resolve
 from sglang_gemma4.tiny import images
-from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import PROMPTS, RANKS
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 
 STAGES = {"TEST_INSTRUMENTS": f"{RANKS['TEST_INSTRUMENTS']} gloo_ranks:tell_stage_pools"}
 EXPERTS = {"tp_size": 2, "ep_size": 2}

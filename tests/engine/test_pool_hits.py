@@ -8,6 +8,7 @@ import pytest
 from sglang_gemma4.diagnostics.pool_hits import COUNTERS, PREFIX
 from sglang_gemma4.tiny import checkpoints
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 
 MODEL = checkpoints.SHIPPED / "tiny-26b-a4b"
 WINDOW = 63
@@ -15,13 +16,6 @@ PROMPT = 200
 NEW = 8
 POOLS: dict[str, Any] = {"max_total_tokens": 3000, "swa_full_tokens_ratio": 0.14, "chunked_prefill_size": 64, "enable_metrics": True}
 """420 sliding tokens: a chunk and its window, and the windows of few idle sessions; the full pool keeps all prompts."""
-MTP: dict[str, Any] = {
-    "speculative_algorithm": "NEXTN",
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 1,
-    "speculative_num_draft_tokens": 4,
-    "speculative_draft_model_path": f"{MODEL}-assistant",
-}
 NAMES = ("prompt", "hit", "full_hit", "window_missed")
 
 
@@ -38,7 +32,7 @@ def counted(before: Output | None, after: Output) -> dict[str, float]:
     return {short: after.meta_info["counters"][name] - old.get(name, 0.0) for short, name in names.items()}
 
 
-@pytest.mark.parametrize("speculative", [{}, MTP], ids=["plain", "mtp"])
+@pytest.mark.parametrize("speculative", [{}, with_assistant(MODEL)], ids=["plain", "mtp"])
 def test_a_session_whose_window_alone_was_evicted(nursery: Nursery, speculative: dict[str, Any]) -> None:
     others = [prompt(seed) for seed in range(1, 8)]
     order = [prompt(0), prompt(0), *others, prompt(0), prompt(0)]

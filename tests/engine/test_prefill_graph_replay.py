@@ -11,17 +11,12 @@ from sglang_gemma4.tiny import checkpoints, families
 from tests.engine.test_cpu_images import pictures, questions, reference
 from tests.harness.checkpoints import text_only
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.instruments import row_counter
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.reference import greedy_all, text_prompts
 
 __all__ = ["pictures"]
-MTP: dict[str, Any] = {
-    "speculative_algorithm": "NEXTN",
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 1,
-    "speculative_num_draft_tokens": 4,
-}
 ENGINE = {"disable_cuda_graph": False, "disable_decode_cuda_graph": True, "chunked_prefill_size": 96}
 ON = {"SGLANG_GEMMA4_PREFILL_GRAPH": "1", "TEST_INSTRUMENTS": "recorded_graphs:install"}
 YOCO = "SGLANG_GEMMA4_YOCO"
@@ -55,7 +50,7 @@ def test_replayed_prefills_equal_transformers(name: str, nursery: Nursery, pictu
     told = r"sglang-gemma4: 5 prefill graphs took [\d.]+ s and hold [\d.]+ GiB, for 8, 16, 32, 64, 96 tokens"  # a chunk has 96
     assert re.search(told, found[0][0].log)
     if name in (E2B.name, MOE.name):
-        drafted = nursery.run(model, groups, {**ON, YOCO: "1"}, **ENGINE, **MTP, speculative_draft_model_path=f"{model}-assistant")
+        drafted = nursery.run(model, groups, {**ON, YOCO: "1"}, **ENGINE, **with_assistant(model))
         assert tokens(drafted) == expected
         assert replays(drafted)
         assert ("yoco" in left(drafted[0][0].log)) is (name == MOE.name)

@@ -8,10 +8,10 @@ import pytest
 
 from sglang_gemma4.tiny import checkpoints
 from sglang_gemma4.tiny.quantisation import FORMATS
-from tests.engine.test_oracle import MTP
 from tests.engine.test_two_ranks import RANKS
 from tests.harness.checkpoints import published_checkpoint, quantised_sizes
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(6 + 20 * n))] for n in range(3)]

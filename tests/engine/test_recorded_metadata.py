@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import INTERPRETED, Group, Nursery, Output, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(5 + 38 * n))] for n in range(3)]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 
 PROMPTS = [[2, *((7 * i + 31 * n) % 700 + 300 for i in range(30 + 9 * n))] for n in range(8)]
 MODEL = "tiny-e2b"

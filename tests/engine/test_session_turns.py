@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.reference import CHECKPOINTS, text_prompts
 
 LENGTHS = [20, 45, 90, 33, 60, 40, 25]

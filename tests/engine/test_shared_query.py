@@ -2,21 +2,15 @@
 
 import random
 import re
-from typing import Any
 
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, dialogues
 from tests.harness.engine_fork import Group, Nursery, Output, without
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.left_to_sglang import left
 
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
-MTP: dict[str, Any] = {
-    "speculative_algorithm": "NEXTN",
-    "speculative_num_steps": 3,
-    "speculative_eagle_topk": 1,
-    "speculative_num_draft_tokens": 4,
-}
 
 
 def run(nursery: Nursery, switch: str) -> list[Output]:
@@ -24,7 +18,7 @@ def run(nursery: Nursery, switch: str) -> list[Output]:
     prompts = [chat_format.render(dialogues.chat(rng, "held_out"), prompt_only=True) for _ in range(6)]
     group = Group(prompts, {"max_new_tokens": 24}, logprobs=True)
     env = without(*["shared_query"][int(switch) :])
-    return nursery.run(MODEL, [group], env=env, **MTP, speculative_draft_model_path=f"{MODEL}-assistant", chunked_prefill_size=64)[0]
+    return nursery.run(MODEL, [group], env=env, **with_assistant(MODEL), chunked_prefill_size=64)[0]
 
 
 def test_queries_alone_give_the_same_answers(nursery: Nursery) -> None:

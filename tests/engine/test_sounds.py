@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import audio, checkpoints, images, media_rows, sounds
-from tests.engine.test_oracle import LOGPROB_TOLERANCE, MTP
+from tests.engine.test_oracle import LOGPROB_TOLERANCE
 from tests.engine.test_prefill_graph_replay import ENGINE as GRAPHS
 from tests.engine.test_prefill_graph_replay import ON as REPLAYED
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 NEW_TOKENS = 16

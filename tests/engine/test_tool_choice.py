@@ -10,6 +10,7 @@ import pytest
 
 from sglang_gemma4.tiny import checkpoints, dialogues
 from tests.harness.engine_fork import Group, Nursery
+from tests.harness.inputs.drafting import with_assistant
 
 TOWN = {"type": "string", "minLength": 1, "maxLength": 12}
 DAYS = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 14}, "minItems": 1, "maxItems": 3}
@@ -31,7 +32,6 @@ TRIP: dict[str, Any] = {
 }
 PARAMETERS = {"get_weather": WEATHER, "plan_trip": TRIP, "now": {}}
 MODES: dict[str, dict[str, Any]] = {"plain": {}, "v1": {"SGLANG_FROZEN_KV_MTP_V2": "0"}, "v2": {"SGLANG_FROZEN_KV_MTP_V2": "1"}}
-MTP = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 3, "speculative_num_draft_tokens": 4, "speculative_eagle_topk": 1}
 ASKS = ("What is the weather in Belm?", "Who rules Belm?", "Tell me a story about Anka.")
 CALL_END_ID = 18
 FACTS = ("Who rules Corin?", "Which flag flies over Rask?", "What is the food of Dask?", "Which river runs through Hild?")
@@ -95,7 +95,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def answers(nursery: Nursery, family: str, mode: str) -> list[dict[str, Any]]:
     """All the requests, in one engine."""
     model = checkpoints.SHIPPED / family
-    engine = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mode != "plain" else {}
+    engine = with_assistant(model) if mode != "plain" else {}
     requests = [*MUST, *THINKING, *STOPPED, *STRICT, *ALONE, *SAMPLED, *ENDS, *(one for one, _ in BAD)]
     group = Group([], client="chat_client:send", extra={"requests": requests})
     options = {"tool_call_parser": "gemma4", "reasoning_parser": "gemma4", "max_total_tokens": 8192}

@@ -3,8 +3,8 @@
 from typing import Any
 
 from sglang_gemma4.serving.launch import resolve
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 
 MODEL = resolve("tiny-26b-a4b")
 PROMPTS = [[2, *((7 * i) % 700 + 300 for i in range(7))]]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from sglang_gemma4.tiny import chat_format, checkpoints, images
-from tests.engine.test_oracle import MTP
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.reference import text_prompts
 
 FAMILIES = ("tiny-e2b", "tiny-26b-a4b", "tiny-31b")

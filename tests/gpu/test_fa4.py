@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from sglang_gemma4.attention import flash_prefill
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
+from tests.harness.inputs.drafting import MTP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 from tests.harness.engine_fork import without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.instruments import row_counter
 from tests.harness.left_to_sglang import left
 

@@ -26,8 +26,9 @@ from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import ACCEPT_LENGTH, FAMILIES, MTP, NEW_TOKENS, Case, make_prompts
+from tests.engine.test_oracle import ACCEPT_LENGTH, FAMILIES, NEW_TOKENS, Case, make_prompts
 from tests.harness.engine_fork import without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 ROOT = Path(__file__).parents[2]

@@ -12,16 +12,17 @@ import torch
 
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.test_isolation import ALONE, LENGTHS, group
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group
+from tests.harness.inputs.drafting import MTP, with_assistant
 from tests.harness.instruments.faults import SAID
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "mtp": {**MTP, "speculative_draft_model_path": f"{TARGET}-assistant"},
+    "mtp": with_assistant(TARGET),
     "synchronous": {"disable_overlap_schedule": True},
     "graphs": {"disable_prefill_cuda_graph": False, **MTP, "speculative_draft_model_path": f"{TARGET}-assistant"},
 }

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoTokenizer  # noqa: F401 - of threads that ask transformers for a lazy name at the same time, one fails
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import MTP
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, run_case
 from tests.harness.checkpoints import lora_adapters
 from tests.harness.checkpoints.lora_adapters import ATTENTION, FFN, TEXT
 from tests.harness.engine_fork import Group
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles import reference
 from tests.harness.oracles.transformers_oracle import Greedy
 

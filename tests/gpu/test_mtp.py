@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.sync_counter import MARK
 from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group, without
+from tests.harness.inputs.drafting import MTP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 

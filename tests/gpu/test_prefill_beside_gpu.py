@@ -16,9 +16,10 @@ import torch
 from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import step_clock
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group
+from tests.harness.inputs.drafting import MTP
 from tests.harness.inputs.mtp_cases import greedy, timed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 from tests.harness.engine_fork import Group, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.reference import text_prompts
 

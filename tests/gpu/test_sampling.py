@@ -14,9 +14,10 @@ from scipy.stats import chi2_contingency
 
 from sglang_gemma4.tiny import checkpoints
 from tests.engine.test_mtp_sampling import JOINT, MIXED, P_VALUE
-from tests.engine.test_oracle import MTP, Case
+from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group, without
+from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.reference import text_prompts
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
