@@ -22,7 +22,19 @@ def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-COMMANDS = ("serve", "doctor", "patches", "checkpoint", "quantize", "bench", "tune-moe", "eval", "eval mmlu", "eval colors", "eval text")
+COMMANDS: tuple[str, ...] = (
+    "serve",
+    "doctor",
+    "patches",
+    "checkpoint",
+    "quantize",
+    "bench",
+    "tune-moe",
+    "eval",
+    "eval mmlu",
+    "eval colors",
+    "eval text",
+)
 COMMANDS += ("compare", "dashboard", "flags", "capacity", "transfer-plan", "doctor dump")
 LONGEST = 25
 """Words of a sentence."""
