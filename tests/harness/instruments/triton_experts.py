@@ -32,6 +32,21 @@ def rows_by_expert(ids: torch.Tensor, size: int, experts: int, *_: object, **__:
     return torch.cat(padded), torch.tensor([expert for expert, _ in blocks], dtype=torch.int32), torch.tensor([size * len(blocks)]).int()
 
 
+def install_quantised() -> None:
+    """Send 4-bit experts of compressed-tensors that way too: their own rearrangement and scheme, in place of the CPU engine's products."""
+    import triton.language as tl
+    from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
+    from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod
+
+    from sglang_gemma4.cpu import quantised
+
+    install()
+    product = fused_moe.invoke_fused_moe_kernel  # it multiplies in bfloat16 or float16, which the interpreter has no right product for
+    fused_moe.invoke_fused_moe_kernel = lambda *args, **kwargs: product(*args, **{**kwargs, "compute_type": tl.float32})
+    stock = CompressedTensorsFusedMoEMethod.process_weights_after_loading
+    setattr(quantised, "experts_of_checkpoint", lambda _original, method, layer: inspect.unwrap(stock)(method, layer))  # noqa: B010
+
+
 def adapters() -> None:
     """After :func:`install`: SGLang's LoRA of experts too.
 
