@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+InChild = Callable[[Callable[[], Any]], Any]
+"""The fixture ``in_child`` of ``tests/conftest.py``."""
+
 
 def run_in_child(function: Callable[[], Any]) -> Any:
     """The JSON-able result of ``function`` in a forked child; the child's traceback fails the test."""

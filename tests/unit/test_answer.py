@@ -4,7 +4,6 @@ import importlib
 import json
 import random
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +11,15 @@ import tool_answers  # type: ignore[import-not-found]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving import schema_types
 from sglang_gemma4.serving.answer import AnswerReader
 from sglang_gemma4.serving.bare_values import bare
+from tests.harness import applied
+from tests.harness.child import InChild
 from tests.harness.inputs import answers, published_answers
 
-InChild = Callable[[Callable[[], Any]], Any]
 PATCH = load("answer_parser")
 MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 READINGS: list[dict[str, Any]] = [
@@ -45,13 +44,9 @@ def sglang_imported() -> None:
         hooks.target_of(hook)
 
 
-def applied(value: str = "1") -> None:
-    patching.apply([PATCH], {PATCH.switch: value, "SGLANG_GEMMA4_STRICT": "1"})
-
-
 def test_clients_get_every_answer_right_at_every_cut(in_child: InChild) -> None:
     def child() -> list[str]:
-        applied()
+        applied.apply([PATCH])
         wrong = []
         for answer in ANSWERS.values():
             for size in range(len(answer.wrote) + 1):
@@ -66,7 +61,7 @@ def test_answers_of_sglangs_and_vllms_own_tests(in_child: InChild) -> None:
     """Through SGLang's two parsers, whole and streamed: 672 tries; of the 556 that we decide as they do stock passes 387."""
 
     def child() -> list[str]:
-        applied()
+        applied.apply([PATCH])
         wrong = []
         for case in published_answers.cases():
             asked = tool_answers.Answer(case.wrote, case.wrote, case.calls, case.text, case.thought, case.thinking)
@@ -82,7 +77,7 @@ def test_stock_gets_them_wrong(in_child: InChild) -> None:
     """An answer that stock reads rightly at last is here only because it must stay so."""
 
     def child() -> list[str]:
-        applied("0")
+        applied.apply([PATCH], "0")
         quick = tuple(answer for answer in ANSWERS.values() if "nested arrays" not in answer.name)  # the endless one
         return sorted({line.partition(",")[0] for line in tool_answers.differences(quick)})
 
@@ -104,7 +99,7 @@ def test_the_chat_endpoint_gets_the_same_whole_and_streamed(in_child: InChild) -
     """SGLang asks for a whole answer's calls only where its parser says that there is something to read."""
 
     def child() -> list[str]:
-        applied()
+        applied.apply([PATCH])
         chance = random.Random(0)
         texts = ["".join(chance.choice(answers.PIECES) for _ in range(chance.randint(1, 30))) for _ in range(2000)]
         asked = [tool_answers.Answer(text, text, thinking=chance.random() < 0.5) for text in texts]
@@ -195,7 +190,7 @@ def test_unknown_tools_are_forwarded_where_sglang_is_told_so(in_child: InChild, 
     monkeypatch.setenv("SGLANG_FORWARD_UNKNOWN_TOOLS", "1")
 
     def child() -> Any:
-        applied()
+        applied.apply([PATCH])
         seen = tool_answers.read(ANSWERS["an undeclared tool"])
         return seen if isinstance(seen, str) else [seen.calls, seen.text]
 
@@ -209,7 +204,7 @@ def test_an_empty_answer_is_its_thought_where_the_request_says_so(streamed: bool
 
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-        applied()
+        applied.apply([PATCH])
         request: Any = SimpleNamespace(chat_template_kwargs={"enable_thinking": True, "force_nonempty_content": True})
         parser = ReasoningParser("gemma4", False, True, request)
         if not streamed:
@@ -235,7 +230,7 @@ def test_an_answer_goes_on_with_the_thought_that_its_prompt_opened(tail: str, in
 
         from sglang_gemma4.serving.answer_parser import remember_open_thought
 
-        applied()
+        applied.apply([PATCH])
         request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}])
         prompt = "<|channel>thought\nx\n<channel|><turn|>\n" + tail
         server = SimpleNamespace(is_gemma4=True, tokenizer_manager=SimpleNamespace(tokenizer=None))
@@ -256,7 +251,7 @@ def test_a_whole_answer_is_read_once_for_its_calls(in_child: InChild, monkeypatc
         from sglang.srt.entrypoints.openai.protocol import Function, Tool
         from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-        applied()
+        applied.apply([PATCH])
         read: list[int] = []
         original = AnswerReader.read
 
@@ -284,7 +279,7 @@ def test_a_continued_thought_goes_on(in_child: InChild) -> None:
         from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
         from sglang.srt.parser.reasoning_parser import ReasoningParser
 
-        applied()
+        applied.apply([PATCH])
         begun = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "<|channel>thought\nRo"}]
         request = ChatCompletionRequest(model="m", messages=begun, continue_final_message=True)
         return ReasoningParser("gemma4", True, False, request).parse_non_stream("me.\n<channel|>Rome.")

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +13,9 @@ from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.serving import json_blanks
 from sglang_gemma4.serving.blank_bound import BLANKS, BlankBound, Words
+from tests.harness.child import InChild
 from tests.harness.inputs.call_grammars import tokenizer
 
-InChild = Callable[[Callable[[], Any]], Any]
 SCHEMA = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "string"}}, "c": {"type": "object"}},

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +12,8 @@ import pytest
 from sglang_gemma4.serving import chat_checks, prompt_length
 from sglang_gemma4.serving.client_errors import STAGE, ClientError, Stage, cause, in_thread, reading, was_sent
 from sglang_gemma4.serving.request_body import BodyError, check_shape, check_size
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 MESSAGES = [{"role": "user", "content": "x"}]
 CHAT = {"model": "m", "messages": MESSAGES}
 

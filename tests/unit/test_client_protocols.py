@@ -1,7 +1,6 @@
 """What strict clients of OpenAI and Anthropic read, on SGLang's real HTTP application with a scripted engine."""
 
 import asyncio
-import importlib
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -12,28 +11,23 @@ import ollama_answers  # type: ignore[import-not-found]
 import pytest
 import scripted_http  # type: ignore[import-not-found]
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.protocols import messages, openai, responses
 from sglang_gemma4.serving.protocols.stream_start import Opened
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 PATCHES = [load(name) for name in ("answer_parser", "tool_grammar", "client_errors", "client_protocols")]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    """What the patches change and what the application is made of, once, not in every child."""
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving", "http_server"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in (hook for patch in PATCHES for hook in patch.hooks):
-        hooks.target_of(hook)
+    applied.import_entry_points(applied.APPLICATION, PATCHES)
 
 
 def server(switch: str = "1") -> Any:
     """The application, with the package unless ``switch`` is "0"."""
-    patching.apply(PATCHES, {**{patch.switch: switch for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply(PATCHES, switch)
     return scripted_http.Server()
 
 

@@ -1,7 +1,6 @@
 """When SGLang's tool-call parser is given a grammar, and which."""
 
 import importlib
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +8,8 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "not": {"const": "x"}}}}
 
 

@@ -8,7 +8,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from sglang_gemma4.patches import MODULES, load_all, names
 from sglang_gemma4.patching import Entry, Part, Seam, hooks, supported, switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.placement import hook_is_in_chain
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 ROOT = Path(__file__).parents[2]
 PATCHES = load_all()
 ALL_OUR = {patch.switch for patch in PATCHES}

@@ -7,13 +7,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sglang_gemma4.benchmark import claims, claims_chart, claims_pages
 from sglang_gemma4.patching import switches
 from sglang_gemma4.patching.old_switches import OLD_NAMES
+from tests.harness.child import InChild
 from tests.harness.oracles import claimed_numbers
 from tests.harness.oracles.document_commands import FENCE, SPAN, commands, refusal, text_of
 
@@ -23,7 +23,6 @@ LINK = re.compile(r"\[[^\]\n]+\]\(([^)\s]+)\)")
 SWITCH = re.compile(r"\bSGLANG_GEMMA4(?:_[A-Z0-9]+)*\b")
 PATH = re.compile(r"(?:sglang_gemma4|patches|tests|crash_repro|docs|runs|\.ci)/[\w./-]*")
 MOST_LINES = 120
-InChild = Callable[[Callable[[], Any]], Any]
 
 
 def without_code(text: str) -> str:

@@ -1,9 +1,7 @@
 """SGLang's four endpoints with real serving classes and a scripted engine: a client of each gets the same answer, whole and streamed."""
 
-import importlib
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import endpoint_answers  # type: ignore[import-not-found]
@@ -11,12 +9,11 @@ import pytest
 import scripted_server  # type: ignore[import-not-found]
 import tool_answers  # type: ignore[import-not-found]
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patching import hooks
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
-PATCH, GRAMMAR = load("answer_parser"), load("tool_grammar")
+PATCHES = [load("answer_parser"), load("tool_grammar")]
 S = tool_answers.S
 ANSWERS = endpoint_answers.ANSWERS
 THOUGHT = "Rome it is.\n<channel|>Rome."
@@ -25,16 +22,12 @@ THOUGHT = "Rome it is.\n<channel|>Rome."
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    """What the patch changes and what the endpoints are made of, once, not in every child."""
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in (*PATCH.hooks, *GRAMMAR.hooks):
-        hooks.target_of(hook)
+    applied.import_entry_points(applied.SERVING, PATCHES)
 
 
 def server(switch: str = "1", template_end: str = "") -> Any:
     """The endpoints, with the package unless ``switch`` is "0"."""
-    patching.apply([PATCH, GRAMMAR], {PATCH.switch: switch, GRAMMAR.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply(PATCHES, switch)
     template = (scripted_server.FOLDER / "chat_template.jinja").read_text()
     return scripted_server.Endpoints(template + template_end)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching
 from sglang_gemma4.benchmark.results import load
 from sglang_gemma4.models.schedule.graph_sizes import MOST_SIZES, TOLERANCE, Step, sizes
 from sglang_gemma4.patches import load as load_patch
 from sglang_gemma4.tiny import real_sizes
+from tests.harness import applied
 
 PATCH = load_patch("graph_sizes")
 VERIFY, PLAIN = Step(128, 8, 4), Step(128, 8, 1)
@@ -109,7 +109,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int]]] = {
 def resolve_all() -> dict[str, list[int]]:
     """All cases, in a process that has the patch and was asked for it."""
     os.environ[PATCH.switch] = "1"
-    patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH])
     with tempfile.TemporaryDirectory() as folder:
         return {name: resolve(Path(folder), **given) for name, (given, _) in CASES.items()}
 
@@ -117,7 +117,7 @@ def resolve_all() -> dict[str, list[int]]:
 def resolve_unasked(switch: str) -> dict[str, list[int]]:
     """Where the switch is not set, or 0."""
     os.environ.pop(PATCH.switch, None)
-    patching.apply([PATCH], {"SGLANG_GEMMA4_STRICT": "1", PATCH.switch: switch})
+    applied.apply([PATCH], switch)
     with tempfile.TemporaryDirectory() as folder:
         return {name: resolve(Path(folder), **CASES[name][0]) for name in ("MTP", "plain")}
 

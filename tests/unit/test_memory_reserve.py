@@ -22,6 +22,7 @@ from sglang_gemma4.models.schedule import prefill_sizes
 from sglang_gemma4.patches import load
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import real_sizes
+from tests.harness import applied
 
 PATCH = load("memory_reserve")
 H100, H200 = 81_559, 143_771
@@ -130,7 +131,7 @@ def resolve(folder: Path, reserve: str, model: str = "26b-a4b", memory: int = H1
 
 def resolve_all() -> Any:
     """All cases, in a process that has the patch."""
-    patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH])
     with tempfile.TemporaryDirectory() as folder:
         return {name: resolve(Path(folder), **case) for name, case in CASES.items()}
 

@@ -1,21 +1,17 @@
 """Media in messages of every role at three endpoints, and texts that name media markers: SGLang's serving classes, a scripted engine."""
 
 import asyncio
-import importlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import literal
-from tests.harness.child import run_in_child
+from tests.harness import applied
+from tests.harness.child import InChild, run_in_child
 
-InChild = Callable[[Callable[[], Any]], Any]
 Seen = dict[str, Any]
 PATCH = load("message_media")
 TEMPLATE = """{{ bos_token }}{#- SGLang looks for the word image -#}
@@ -56,11 +52,7 @@ ASKED = {"role": "user", "content": "Go on"}
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    """What the patch changes, once, not in every child."""
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in PATCH.hooks:
-        hooks.target_of(hook)
+    applied.import_entry_points(applied.SERVING, [PATCH])
 
 
 class Server:
@@ -234,7 +226,7 @@ def changed(server: Server) -> list[Any]:
 
 def everything() -> Seen:
     """What the tests below compare, in one child with the patch."""
-    patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH])
     server, newer = Server(), Server(NEWER)
     tokenizer, image = server.endpoints.engine.tokenizer, MEDIA["image"]
     shown = {"messages": newer.messages(results([IMAGE])), "responses": newer.responses(items(OUTPUT))}
@@ -316,7 +308,7 @@ def test_another_model_s_requests_are_left_as_they_are(in_child: InChild) -> Non
 
     def child() -> list[Any]:
         scripted_server.ScriptedEngine = Llama
-        patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+        applied.apply([PATCH])
         server = Server()
         found = [server.responses(items(OUTPUT)), server.messages([{"role": "user", "content": [part("a"), OF_A_FILE]}])]
         return [one for one in found if isinstance(one, str)]

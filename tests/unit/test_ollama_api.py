@@ -1,9 +1,8 @@
 """Ollama's endpoints on SGLang's real HTTP application, with a scripted engine: served as Ollama serves it, or refused by name."""
 
 import asyncio
-import importlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +12,11 @@ import scripted_http  # type: ignore[import-not-found]
 import tool_answers  # type: ignore[import-not-found]
 from fastapi import Depends, FastAPI
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.ollama import answers, messages, options, requests, routes
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 PATCHES = [load(name) for name in ("answer_parser", "tool_grammar", "ollama_api")]
 CONTEXT = 4096
 S = tool_answers.S
@@ -26,16 +24,12 @@ S = tool_answers.S
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    """What the patches change and what the application is made of, once, not in every child."""
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving", "http_server"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in (hook for patch in PATCHES for hook in patch.hooks):
-        hooks.target_of(hook)
+    applied.import_entry_points(applied.APPLICATION, PATCHES)
 
 
 def server(switch: str = "1") -> Any:
     """The application, with the package unless ``switch`` is "0"."""
-    patching.apply(PATCHES, {**{patch.switch: switch for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply(PATCHES, switch)
     return scripted_http.Server()
 
 
@@ -231,7 +225,7 @@ def test_routes_of_other_models_are_sglangs(in_child: InChild) -> None:
         from sglang.srt.entrypoints.http_server import app
         from sglang.srt.entrypoints.ollama.serving import OllamaServing
 
-        patching.apply(PATCHES, {**{patch.switch: "1" for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+        applied.apply(PATCHES)
         config = SimpleNamespace(architectures=["LlamaForCausalLM"])
         OllamaServing(SimpleNamespace(model_config=SimpleNamespace(hf_config=config)))
         found = [route.endpoint for route in app.router.routes if str(getattr(route, "path", "")).startswith("/api/")]

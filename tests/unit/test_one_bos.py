@@ -1,20 +1,18 @@
 """One <bos> in front of every prompt: the tokenizers as SGLang loads them, and the prompts of every endpoint."""
 
 import copy
-import importlib
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.serving import one_bos
 from sglang_gemma4.tiny import checkpoints, families, tokenizer
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 BOS = families.BOS
 PATCH = load("one_bos")
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
@@ -91,8 +89,7 @@ def test_stock_adds_none_for_a_processor_s_tokenizer_and_two_for_a_text_only_mod
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
+    applied.import_entry_points(applied.SERVING)
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -111,7 +108,7 @@ def test_every_endpoint_s_prompt_has_one_bos(multimodal: bool, begun: bool, in_c
 
     def child() -> Any:
         scripted_server.ScriptedEngine = Engine
-        patching.apply([PATCH], {PATCH.switch: str(int(begun)), "SGLANG_GEMMA4_STRICT": "1"})
+        applied.apply([PATCH], str(int(begun)))
         server, wrong = scripted_server.Endpoints(), []
 
         def look(name: str, as_ids: bool = True) -> None:

@@ -1,21 +1,18 @@
 """The shipped template's own thoughts, opened behind a tool's result or empty in the prompt, are read as such at every endpoint."""
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 import endpoint_answers  # type: ignore[import-not-found]
 import pytest
 import scripted_server  # type: ignore[import-not-found]
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
-from sglang_gemma4.patching import hooks
 from sglang_gemma4.tiny import chat_format
+from tests.harness import applied
+from tests.harness.child import InChild
 from tests.unit.test_one_bos import CHATS
 
-InChild = Callable[[Callable[[], Any]], Any]
-PATCH, GRAMMAR = load("answer_parser"), load("tool_grammar")
+PATCHES = [load("answer_parser"), load("tool_grammar")]
 RESULT = CHATS["a tool's result"]
 WROTE = "So it is.\n<channel|>Rome."
 SIZES = (None, 1, 5, 10_000)
@@ -23,16 +20,12 @@ SIZES = (None, 1, 5, 10_000)
 
 @pytest.fixture(scope="module", autouse=True)
 def sglang_imported() -> None:
-    """What the patches change and what the endpoints are made of, once, not in every child."""
-    for name in ("openai.serving_chat", "openai.serving_responses", "openai.serving_completions", "anthropic.serving"):
-        importlib.import_module(f"sglang.srt.entrypoints.{name}")
-    for hook in (*PATCH.hooks, *GRAMMAR.hooks):
-        hooks.target_of(hook)
+    applied.import_entry_points(applied.SERVING, PATCHES)
 
 
 def server(name: str) -> Any:
     """The endpoints with the chat template of a checkpoint of this name."""
-    patching.apply([PATCH, GRAMMAR], {PATCH.switch: "1", GRAMMAR.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply(PATCHES)
     return scripted_server.Endpoints(chat_format.template_of(name))
 
 

@@ -14,8 +14,7 @@ import pytest
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patching import Entry, Part, Seam, supported
-
-InChild = Callable[[Callable[[], Any]], Any]
+from tests.harness.child import InChild
 
 SOURCE = """
 def double(x):

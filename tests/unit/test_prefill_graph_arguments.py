@@ -13,6 +13,7 @@ import pytest
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.tiny import checkpoints, real_sizes
+from tests.harness import applied
 
 PATCH = load("prefill_graph")
 LADDER = [8, 16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096]
@@ -99,7 +100,7 @@ def resolve(folder: Path, model: str = TINY, memory: int = 141 * 1024, cuda: boo
 
 def resolve_all() -> Found:
     """All cases, in a process that has the patch."""
-    patching.apply([PATCH], {PATCH.switch: "1", "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH])
     cases = [*(case for case, _ in CAPTURED), *(case for case, _ in DECLINED), *SILENT, {"model": "llama"}]
     with tempfile.TemporaryDirectory() as folder:
         return {name_of(case): resolve(Path(folder), **case) for case in cases}

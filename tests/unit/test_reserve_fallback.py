@@ -17,6 +17,7 @@ from sglang_gemma4.memory.capacity import GIB, Server
 from sglang_gemma4.patches import load
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import real_sizes
+from tests.harness import applied
 
 PATCH = load("memory_reserve")
 H100, H200 = "80 GB", "141 GB"
@@ -101,7 +102,7 @@ def start(
 
 
 def start_all(switch: str) -> Found:
-    patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH], switch)
     with tempfile.TemporaryDirectory() as folder:
         return {name: start(Path(folder), **case) for name, case in CASES.items()}
 

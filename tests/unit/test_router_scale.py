@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_gemma4 import patches, patching
+from sglang_gemma4 import patches
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 HIDDEN, EXPERTS = 32, 8
 PATCH = patches.load("router_scale")
 
@@ -23,7 +24,7 @@ def sglang_imported() -> None:
 
 def router(switch: str) -> Any:
     """SGLang's router on the CPU with random weights; the patch is applied first."""
-    patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH], switch)
     from sglang.srt.models.gemma4_causal import Gemma4Router
 
     torch.manual_seed(0)

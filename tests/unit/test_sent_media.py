@@ -7,7 +7,6 @@ import importlib
 import io
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +17,14 @@ import soundfile  # type: ignore[import-untyped]
 import torch
 from PIL import Image
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.patching import hooks
 from sglang_gemma4.serving.media import base64_text, decoding, sent, served, sounds, video
 from sglang_gemma4.tiny import checkpoints
+from tests.harness import applied
+from tests.harness.child import InChild
 from tests.harness.inputs import clips
 
-InChild = Callable[[Callable[[], Any]], Any]
 PATCHES = [load(name) for name in ("message_media", "video_times", "request_media", "media_bounds", "audio_padding")]
 MODEL = checkpoints.SHIPPED / "tiny-e2b"
 SEE, HEAR = "<bos>See <|video|> now", "<bos>Hear <|audio|> now"
@@ -50,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def with_patches(switch: str) -> None:
     """Once in a child."""
-    patching.apply(PATCHES, {**{patch.switch: switch for patch in PATCHES}, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply(PATCHES, switch)
 
 
 class Processor:

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
 from sglang_gemma4.speculative.synchronous import PipelineParallelError, take_pipeline_argument
-
-InChild = Callable[[Callable[[], Any]], Any]
+from tests.harness.child import InChild
 
 
 def test_none_is_dropped_and_the_rest_passed_on() -> None:

@@ -2,16 +2,15 @@
 
 import importlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sglang_gemma4 import patching
 from sglang_gemma4.patches import load
+from tests.harness import applied
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 PATCH = load("text_only_config")
 SHAPES = ("head_dim", "v_head_dim", "num_key_value_heads", "swa_head_dim", "swa_v_head_dim", "swa_num_key_value_heads")
 FAMILIES = {
@@ -38,7 +37,7 @@ def save(folder: Path, family: str = "tiny-31b", **change: Any) -> Path:
 
 def shapes(folder: Path, switch: str = "1") -> list[Any]:
     """What SGLang reads from the checkpoint, in a process with the patch on or off."""
-    patching.apply([PATCH], {PATCH.switch: switch, "SGLANG_GEMMA4_STRICT": "1"})
+    applied.apply([PATCH], switch)
     from sglang.srt.utils.hf_transformers.config import get_config
 
     config = get_config(str(folder), trust_remote_code=False)

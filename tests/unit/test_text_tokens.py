@@ -2,7 +2,6 @@
 
 import importlib
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,9 @@ from sglang_gemma4.serving import json_blanks
 from sglang_gemma4.serving.constrained_calls import call_tag, json_tag
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, STRING, THOUGHT_END, THOUGHT_START
 from sglang_gemma4.serving.text_tokens import TextTokens, special_tokens
+from tests.harness.child import InChild
 from tests.harness.inputs.call_grammars import tokenizer
 
-InChild = Callable[[Callable[[], Any]], Any]
 CALL = f"{CALL_START}call:f{{a:{STRING}"
 TEXTS: dict[str, dict[str, Any]] = {
     "any": {"type": "string"},

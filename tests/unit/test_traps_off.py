@@ -3,15 +3,14 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.patches import load, load_all
+from tests.harness.child import InChild
 
-InChild = Callable[[Callable[[], Any]], Any]
 SWITCHES = ("SGLANG_GEMMA4_DEBUG", "SGLANG_TRTLLM_MHA_DEBUG")
 TARGETS = sorted(hook.target for hook in load("bounds_traps").hooks)
 

@@ -1,7 +1,6 @@
 """The window's length in each mode of the Triton backend, and its CUDA-graph buffers, without a model."""
 
 import importlib
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from sglang_gemma4.models.attention_backends import create_triton_backend
 
 WINDOW = 8
-InChild = Callable[[Callable[[], Any]], Any]
 
 
 @pytest.fixture(scope="module", autouse=True)
