@@ -69,8 +69,9 @@ BESIDE = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
 """Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
 BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
-"""Not a switch: what may pass between two tokens of a running request while prompts go beside it, plain decode steps or, with ``ms``
-behind the number, at least so many milliseconds, or ``auto`` (speculative/beside_bounds.py); unset: auto."""
+"""Not a switch: what may pass between two tokens of a running request while prompts are prefilled: one of :data:`POLICY_WORDS`, plain
+decode steps or, with ``ms`` behind the number, at least so many milliseconds (speculative/beside_bounds.py); unset: balanced."""
+POLICY_WORDS = ("latency", "balanced", "throughput")
 REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 """Not a switch: tokens of a typical request, prompt and answer, for which the KV pools are sized (memory/given.py); unset: 8,192."""
 RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
@@ -155,7 +156,7 @@ _TABLE = (
         BESIDE,
         True,
         "prefill",
-        "Prompts go through the model with the running requests' rows (26B-A4B, Hopper; 1: everywhere).",
+        "Prompts go through the model with running requests' rows (26B-A4B, Hopper; 1: everywhere), or in turn with them (E2B, E4B).",
     ),
     Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) prefill only the rows that are read."),
     Switch(

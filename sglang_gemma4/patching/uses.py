@@ -42,13 +42,22 @@ def moe(server: Server) -> str | None:
 
 
 def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a bound is set."""
-    return any(environ.get(name, "").strip() for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP))
+    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a number is set."""
+    words = ("auto", *switches.POLICY_WORDS)
+    given = [environ.get(name, "").strip() for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP)]
+    return any(one and one not in words for one in given)
 
 
 def joined_steps(server: Server) -> str | None:
     """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
     return None if asks_beside() else moe(server) or hopper(server) or _measured_cache(server)
+
+
+def prefill_turns(server: Server) -> str | None:
+    """Prompts go in turn with decode steps, on models on which a decode step between two prefills was measured to pay."""
+    if asks_beside():
+        return "prompts go in one forward with running requests, as was asked"
+    return None if server.shared_layers else "not E2B or E4B, on which it was measured; --prefill-decode-interval 1 turns it on"
 
 
 def _measured_cache(server: Server) -> str | None:

@@ -20,11 +20,14 @@ class Gap:
     queued: float = 1.0
 
 
-AUTO = Gap(seconds=0.050, queued=4.0)
-"""The default, by the card's clock. 50 ms, which few notice, hold a joined step of 2,048 rows of 26B-A4B in 4 bits on an H200, and four
-times as many a decode step and 8,192 tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``). Against two plain steps by
-the host's clock it brings 1.06 times the tokens/s of a burst and 1.17 times those of long prompts there
-(``runs/2026-11-29-26b-h200-auto``)."""
+LATENCY = Gap(seconds=0.050, queued=4.0)
+"""50 ms, which few notice, hold a joined step of 2,048 rows of 26B-A4B in 4 bits on an H200, and four times as many a decode step and
+8,192 tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``, ``runs/2026-11-29-26b-h200-auto``)."""
+BALANCED = Gap(seconds=0.150)
+"""The default, by the card's clock: 8,192 tokens of prompts and a decode step of 26B-A4B in bfloat16 on an H200, which is what vLLM's
+default lets pass, too. With it first tokens and pauses of a mix are both sooner than vLLM's (``runs/2026-12-01-26b-h200-gap150``)."""
+POLICIES = {"latency": LATENCY, "balanced": BALANCED, "throughput": BALANCED, "auto": BALANCED, "": BALANCED}
+"""Of the words in :data:`switches.POLICY_WORDS`. ``throughput`` differs where prompts go in turn (:func:`takes_turns`)."""
 
 
 def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -42,23 +45,32 @@ def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def gap(environ: Mapping[str, str] = os.environ) -> Gap:
-    """The operator's: a number of plain decode steps, such as 2, a time, such as 50ms, or ``auto``, which is the default.
+    """The operator's: a number of plain decode steps, such as 2, a time, such as 50ms, or a word; ``balanced`` is the default.
 
     Raises:
-        SwitchError: it is neither a number greater than 1 nor a time nor ``auto``.
+        SwitchError: it is neither a number greater than 1 nor a time nor one of the words.
     """
     given = environ.get(switches.BESIDE_GAP, "").strip()
-    if given in ("", "auto"):
-        return AUTO
+    if given in POLICIES:
+        return POLICIES[given]
     timed = given.endswith("ms")
     try:
         found = float(given.removesuffix("ms"))
     except ValueError:
         found = 0.0
     if not (0.0 if timed else 1.0) < found < float("inf"):
-        what = "a number of plain decode steps greater than 1, such as 2, a time in milliseconds, such as 50ms, or auto"
+        what = f"{', '.join(switches.POLICY_WORDS)}, a time in milliseconds, such as 50ms, or a number of plain decode steps above 1, such as 2"
         raise switches.SwitchError(f"{switches.BESIDE_GAP}={given} is not {what}")
     return Gap(seconds=found / 1000) if timed else Gap(steps=found)
+
+
+def takes_turns(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a decode step goes between two prefills of a model whose prompts go in turn: unless ``throughput`` is asked for.
+
+    E4B's mix on an H200 has pauses of 94 ms at p99 with it and 181 without, for 6,982 and 7,502 tokens/s
+    (``runs/2026-12-01-e4b-h200-turns``).
+    """
+    return environ.get(switches.BESIDE_GAP, "").strip() != "throughput"
 
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -17,7 +17,7 @@ from sglang_gemma4.models.schedule import joined_graph
 from sglang_gemma4.patching import note, switches, tell
 from sglang_gemma4.speculative import beside_reasons, step_clock
 from sglang_gemma4.speculative.admission import Admission, Way, in_a_graph
-from sglang_gemma4.speculative.beside_bounds import AUTO, Gap, gap, most_tokens
+from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap, gap, most_tokens
 
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
@@ -35,7 +35,7 @@ def admission() -> Admission:
     """That of this process's scheduler."""
     bound = gap()
     if not step_clock.by_card():
-        if bound is AUTO:  # seconds as the host reads them were measured to slow long prompts
+        if bound in (BALANCED, LATENCY):  # seconds as the host reads them were measured to slow long prompts
             tell(NAME, "no card times the steps (card_clock), so gaps between tokens are bounded by two decode steps alone")
             bound = Gap()
         elif bound.seconds:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from sglang_gemma4.speculative.admission import TOLERANCE, Admission, Way
-from sglang_gemma4.speculative.beside_bounds import AUTO, Gap
+from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap
 
 Times = dict[int, float]
 EACH, SLOTS, CLIENTS, CHUNK, ACCEPTED = 4, 64, 80, 8192, 2.8
@@ -163,7 +163,7 @@ FASTER = {
 def test_auto_beside_two_steps(card: str, load: str) -> None:
     """Prompts come in faster, no load takes noticeably longer, and what a request waits for a token depends on how many wait for it."""
     found = {}
-    for name, gap in (("steps", Gap()), ("auto", AUTO)):
+    for name, gap in (("steps", Gap()), ("auto", LATENCY)):
         server = Server(CARDS[card], gap)
         found[name] = [server.answer(LOADS[load]) for _ in range(3)][-1]
     (steps, first), (auto, sooner) = found["steps"], found["auto"]
@@ -171,7 +171,7 @@ def test_auto_beside_two_steps(card: str, load: str) -> None:
     assert steps / auto >= FASTER[card][load]
     assert sooner <= 1.05 * first
     for seconds, running, joining in server.gaps:
-        allowed = AUTO.seconds * min(1 + joining / running, AUTO.queued)
+        allowed = LATENCY.seconds * min(1 + joining / running, LATENCY.queued)
         assert seconds <= TOLERANCE * max(allowed, 2 * between(CARDS[card].plain, running + joining) / 1000), (running, joining)
 
 

@@ -56,6 +56,12 @@ def test_everywhere_where_the_operator_asks(name: str, monkeypatch: pytest.Monke
     assert beside_reasons.ungraphed_problem(runner()) is None
 
 
+@pytest.mark.parametrize("word", switches.POLICY_WORDS)
+def test_a_policy_asks_for_nothing(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(switches.BESIDE_GAP, word)
+    assert "dense model" in str(beside_reasons.unasked_problem(runner(moe=False)))
+
+
 def test_over_a_host_cache_only_where_the_operator_asks(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.enable_hierarchical_cache = True
     assert beside_reasons.tier_problem() is None

@@ -10,7 +10,7 @@ import torch
 from sglang_gemma4 import patching
 from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import prompt_chunks, step_clock
-from sglang_gemma4.speculative.beside_bounds import AUTO, Gap
+from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap
 
 
 class Event:
@@ -71,7 +71,9 @@ def test_without_a_card_the_host_s_clock_counts(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("given", "device", "bound", "told"),
     [
-        ("", "cuda", AUTO, None),
+        ("", "cuda", BALANCED, None),
+        ("latency", "cuda", LATENCY, None),
+        ("latency", "cpu", Gap(), "bounded by two decode steps alone"),
         ("", "cpu", Gap(), "bounded by two decode steps alone"),
         ("auto", "cpu", Gap(), "bounded by two decode steps alone"),
         ("50ms", "cpu", Gap(seconds=0.05), "bounds gaps by times as the host reads them"),

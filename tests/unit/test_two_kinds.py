@@ -161,12 +161,12 @@ def test_most_tokens() -> None:
 
 
 def test_gap() -> None:
-    assert beside_bounds.gap({}) is beside_bounds.AUTO
+    assert beside_bounds.gap({}) is beside_bounds.BALANCED
     assert beside_bounds.gap({switches.BESIDE_GAP: " 1.5 "}) == beside_bounds.Gap(1.5, 0.0)
     assert beside_bounds.gap({switches.BESIDE_GAP: "50ms"}) == beside_bounds.Gap(2.0, 0.05)
-    assert beside_bounds.gap({switches.BESIDE_GAP: "auto"}) == beside_bounds.Gap(2.0, 0.05, 4.0)
+    assert beside_bounds.gap({switches.BESIDE_GAP: "latency"}) == beside_bounds.Gap(2.0, 0.05, 4.0)
     for wrong in ("1", "-3", "nan", "much", "ms", "0ms", "-5ms", "infms", "50s"):
-        with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not a number of plain decode steps"):
+        with pytest.raises(switches.SwitchError, match=f"{switches.BESIDE_GAP}={wrong} is not latency, balanced, throughput, a time"):
             beside_bounds.gap({switches.BESIDE_GAP: wrong})
 
 
@@ -174,5 +174,5 @@ def test_wrong_bounds_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert beside_bounds.problems({switches.BESIDE_GAP: "1.5", switches.BESIDE_TOKENS: "512"}) == []
     monkeypatch.setenv(switches.BESIDE_GAP, "0.5")
     monkeypatch.setenv(switches.BESIDE_TOKENS, "many")
-    with pytest.raises(SystemExit, match=r"BESIDE_TOKENS=many is not a positive number(.|\n)*BESIDE_GAP=0.5 is not a number of plain"):
+    with pytest.raises(SystemExit, match=r"BESIDE_TOKENS=many is not a positive number(.|\n)*BESIDE_GAP=0.5 is not latency, balanced"):
         plugin.register()
