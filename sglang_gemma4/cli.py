@@ -159,11 +159,13 @@ def _patches(arguments: argparse.Namespace) -> int:
 
     limit = terminal.width()
     if arguments.json and (arguments.markdown or arguments.fingerprints or arguments.sources):
-        raise ValueError("--json goes with the plain list, --by-target or --against; leave it out here")
+        raise ValueError("--json goes with the list, NAME, --by-target or --against; leave it out here")
     if arguments.diff and not arguments.against:
-        raise ValueError("--diff goes with --against FOLDER_OR_VERSION; add it or leave --diff out")
+        raise ValueError("--diff goes with --against SGLANG; add it or leave --diff out")
     if arguments.by_target or arguments.against:
         return _targets(arguments)
+    if arguments.fingerprints or arguments.sources:
+        terminal.say("importing SGLang, some 20 seconds")
     if arguments.fingerprints:
         text, fits = listing.fingerprints()
         print(text)

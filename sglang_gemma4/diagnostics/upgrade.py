@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.diagnostics.targets import Place, places
 from sglang_gemma4.patching.hooks import Entry, Seam, pins_of
 from sglang_gemma4.patching.other_sglang import source_of
@@ -43,6 +44,7 @@ def compare(wanted: str, only: str | None = None) -> list[Found]:
         raise ValueError("SGLang is not installed, so there is no source to compare with: install the supported version")
     wanted_places = places(only)
     with source_of(wanted) as other:
+        terminal.say(f"reading {len(wanted_places)} functions in both SGLangs, some 20 seconds")
         return [_found(place, other, SourceTree(folder)) for place in wanted_places]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.cpu.environment import default_arguments, has_accelerator, launch_environment
 from sglang_gemma4.diagnostics import preflight
 from sglang_gemma4.patching import switches
@@ -29,10 +30,11 @@ def serve(model: str, flags: Sequence[str]) -> int:
     if "config" not in fields and switches.is_on(switches.MASTER) and switches.is_on(switches.PREFLIGHT):
         preflight.check(fields)
     environ = dict(os.environ)
+    terminal.say(f"starting SGLang's server for {model}, whose imports take some 20 seconds")
     if not has_accelerator():
         environ = launch_environment(environ)
         arguments += default_arguments(arguments)
-        print("sglang-gemma4: no GPU found; serving with the CPU reference engine (exact, slow)", file=sys.stderr, flush=True)
+        terminal.say("no GPU found; serving with the CPU reference engine (exact, slow)")
     os.execve(sys.executable, [sys.executable, "-m", "sglang.launch_server", *arguments], environ)
 
 

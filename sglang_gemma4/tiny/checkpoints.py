@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.tiny import families, quantisation, real_processing, real_sizes
 
 SHIPPED = Path(__file__).with_name("checkpoints")
@@ -61,6 +62,7 @@ def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Forma
 def _quantised_files(name: str, files: dict[str, Any], form: quantisation.Format) -> dict[str, Any]:
     """A shipped checkpoint's files, its weights quantised by compressed-tensors; this part needs torch and transformers."""
     quantisation.check_sizes(name, json.loads(files["config.json"].read_text())["text_config"], form)
+    terminal.say(f"quantising {name}; torch and transformers are imported first, some 20 seconds")
     try:
         from sglang_gemma4.tiny import calibration, quantise
     except ModuleNotFoundError as missing:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.checkpoint.safetensors_files import INDEX as INDEX
 from sglang_gemma4.checkpoint.safetensors_files import tensors_of
 from sglang_gemma4.checkpoint.whole_checkpoint import Tensor, reason_against
@@ -45,6 +46,7 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
     settings = _settings(source, form)
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is not empty; name a new or empty directory")
+    terminal.say(f"quantising {source}; torch is imported first, some 10 seconds")
     files = _files(source, settings)
     needed, free = _bytes_of(files, form), shutil.disk_usage(_existing(folder)).free
     if needed > free:

@@ -183,8 +183,8 @@ def test_every_form_of_a_source_is_read(tree: SourceTree, tmp_path: Path) -> Non
         (["--against", "nowhere"], "nowhere is neither a folder, a wheel or source archive, nor a version such as 0.5.22"),
         (["--against", "{tmp}"], "{tmp} holds no SGLang: name the folder that has sglang/srt in it"),
         (["--against", "{tmp}/text.whl"], "{tmp}/text.whl is no wheel (.whl), .zip or .tar.gz"),
-        (["--by-target", "--diff"], "--diff goes with --against FOLDER_OR_VERSION; add it or leave --diff out"),
-        (["--json", "--markdown"], "--json goes with the plain list, --by-target or --against; leave it out here"),
+        (["--by-target", "--diff"], "--diff goes with --against SGLANG; add it or leave --diff out"),
+        (["--json", "--markdown"], "--json goes with the list, NAME, --by-target or --against; leave it out here"),
         (["--by-target", "tripple"], "there is no patch 'tripple'; `sglang-gemma4 patches` lists them"),
     ],
 )

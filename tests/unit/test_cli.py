@@ -12,6 +12,7 @@ import pytest
 from sglang_gemma4 import cli, terminal
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patching import supported
+from sglang_gemma4.tiny import checkpoints
 
 
 def run(*arguments: str, **environ: str) -> "subprocess.CompletedProcess[str]":
@@ -181,3 +182,25 @@ def test_doctor_outlives_a_package_that_does_not_import(broken: str, tmp_path: P
     assert "Traceback" not in done.stdout + done.stderr
     assert "torn apart" in done.stdout
     assert done.stdout.strip().endswith("NOT HEALTHY")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("patches", "--fingerprints"), "importing SGLang, some 20 seconds"),
+        (("patches", "yoco", "--against", "0.5.23"), "functions in both SGLangs, some 20 seconds"),
+        (("checkpoint", "tiny-e2b", "{path}", "--quantization", "fp8-dynamic"), "quantising tiny-e2b; torch and transformers are imported"),
+        (("quantize", str(checkpoints.SHIPPED / "tiny-e2b"), "{path}"), "; torch is imported first"),
+        (("serve", "tiny-e2b"), "starting SGLang's server for tiny-e2b"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each[0],
+)
+def test_what_takes_its_time_says_so_first(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """Within a second, before torch or SGLang is looked for: both raise here when they are imported."""
+    for name in ("torch", "sglang"):
+        (tmp_path / f"broken/{name}").mkdir(parents=True)
+        (tmp_path / f"broken/{name}/__init__.py").write_text("raise RuntimeError('torn apart')")
+    given = [word.format(path=tmp_path / "made") for word in words]
+    environ = {} if "--against" in words else {"PYTHONPATH": str(tmp_path / "broken")}
+    done = run(*given, **environ)
+    assert said in done.stderr.splitlines()[0]
