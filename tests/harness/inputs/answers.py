@@ -22,7 +22,7 @@ PIECES = [
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
 """Anything a model can write, markers above all."""
 
-LONG = 200_000
+LONG = 100_000
 _REPEATED = {
     "end markers": "<tool_call|>",
     "start markers": "<|tool_call>",
