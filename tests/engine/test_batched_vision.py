@@ -4,9 +4,8 @@ import re
 from typing import Any
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_image_masks import NEW_TOKENS, oracle, prompts, wrong  # noqa: F401 - two fixtures
+from tests.engine.test_image_masks import NEW_TOKENS, Oracle, oracle, prompts, wrong  # noqa: F401 - two fixtures
 from tests.harness.engine_fork import Group, Nursery, Output
-from tests.harness.oracles.transformers_oracle import Greedy
 
 SWITCH = "SGLANG_GEMMA4_BATCHED_VISION"
 
@@ -22,14 +21,14 @@ def serve(
 def test_triton_s_attention_over_packed_images(
     interpreting: Nursery,
     prompts: list[dict[str, Any]],  # noqa: F811
-    oracle: dict[str, list[Greedy]],  # noqa: F811
+    oracle: Oracle,  # noqa: F811
 ) -> None:
     """``triton_attn`` is what SGLang takes on cards that are no Hopper; its stock form attends to the padding (``vision_padding.py``)."""
     family, backends = "tiny-26b-a4b", {"attention_backend": "triton", "mm_attention_backend": "triton_attn"}
     arms = [serve(interpreting, family, prompts, "image_recorder:install", {SWITCH: value}, **backends) for value in ("1", "0")]
     ours, stock = arms
-    assert wrong(ours, oracle[family]) == [False, False, False]
-    assert wrong(stock, oracle[family])[:2] == [False, True], "the padded image is attended to"
+    assert wrong(ours, oracle(family)) == [False, False, False]
+    assert wrong(stock, oracle(family))[:2] == [False, True], "the padded image is attended to"
     calls = [re.findall(r"TOWER (\d+) rows of (\d+) patches", arm[0].log) for arm in arms]
     assert len(calls[0]) < len(calls[1])
     assert {patches for _, patches in calls[1]} == {"630"}, "stock's images are padded"
@@ -50,9 +49,9 @@ def test_a_tower_of_the_released_width_equals_transformers(nursery: Nursery, pro
 def test_without_it_the_tower_is_called_for_each_image(
     nursery: Nursery,
     prompts: list[dict[str, Any]],  # noqa: F811
-    oracle: dict[str, list[Greedy]],  # noqa: F811
+    oracle: Oracle,  # noqa: F811
 ) -> None:
     ours, stock = (serve(nursery, "tiny-26b-a4b", prompts[2:3], "image_recorder:install", {SWITCH: value}) for value in ("1", "0"))
-    assert wrong(ours, oracle["tiny-26b-a4b"][2:3]) == [False]
+    assert wrong(ours, oracle("tiny-26b-a4b")[2:3]) == [False]
     assert ours[0].log.count("TOWER") == 1
     assert stock[0].log.count("TOWER") == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.test_everything_on import FASTER
-from tests.engine.test_one_window import BESIDE, LARGE, LOOPS, large, retractions, serve, tokens_are_equal
+from tests.engine.test_one_window import BESIDE, LARGE, LOOPS, SOME, large, retractions, serve, tokens_are_equal
 from tests.engine.test_prefill_beside import joined
 from tests.harness.engine_fork import Group, Nursery, Output, without
 from tests.harness.inputs.mtp_cases import MTP, greedy, timed
@@ -29,7 +29,7 @@ def shared(nursery: Nursery, loop: str, **engine: Any) -> dict[str, list[Output]
 
 def prompts_hit(found: dict[str, list[Output]]) -> bool:
     """Whether prompts hit the tree. Twins always do; a turn only if it starts before its prefix is evicted, which is a matter of time."""
-    return any(output.meta_info["cached_tokens"] for name in ("twins", "four of one") for output in found[name])
+    return any(output.meta_info["cached_tokens"] for name in {"twins", "four of one"} & set(found) for output in found[name])
 
 
 @pytest.mark.parametrize("loop", ["plain", "plain-overlapped", "mtp", "mtp-overlapped", "mtp-retracted"])
@@ -50,8 +50,6 @@ def test_tokens_are_those_of_two_large_pools(loop: str, nursery: Nursery) -> Non
 
 TIGHT = {**SMALL, "max_total_tokens": 1400}
 """So little of it that pages have to move between most steps, and some requests are retracted."""
-SOME = ("short answers", "twins", "four of one", "turns", "aborted", "logprobs")
-"""All groups but those of the longest answers and of a grammar, which take half of the time."""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ def test_prompts_go_beside_running_requests_while_pages_move(loop: str, groups: 
     _, options, _ = LOOPS[loop]
     trace = "retracting" if loop == "mtp-retracted" else "overlapped" if "disable_overlap_schedule" in options else "watch"
     found = serve(nursery, f"beside_trace:{trace} page_moves:watch", {**LARGE, **TIGHT, **options}, BESIDE, groups)
-    tokens_are_equal(found, large(nursery))
+    tokens_are_equal(found, large(nursery, groups))
     log = found["turns"][0].log
     events = re.findall(r"^(BESIDE|MOVED|IN FLIGHT|RETRACTED)(.*)$", log, re.MULTILINE)
     told = [int(what.split()[-1]) for event, what in events if event == "IN FLIGHT"]
