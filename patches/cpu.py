@@ -5,6 +5,7 @@ from sglang_gemma4.patching import Entry, Part, Seam, resolution_step, uses
 
 BACKENDS = "sglang.srt.layers.attention.attention_registry.ATTENTION_BACKENDS"
 EAGLE = "sglang.srt.speculative.eagle_utils"
+DFLASH = "sglang.srt.speculative.dflash_utils"
 TORCH = "sglang.srt.lora.backend.torch_backend.TorchNativeLoRABackend"
 MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 COMPRESSED = "sglang.srt.layers.quantization.compressed_tensors.compressed_tensors"
@@ -108,6 +109,20 @@ SEAMS = (
         "tree_speculative_sampling_target_only",
         "sglang_gemma4.cpu.verify:verify_sampled",
         "absent",
+        parts=("cpu_sampling",),
+    ),
+    Entry(
+        f"{DFLASH}.__dict__",
+        "tree_speculative_sampling_target_only",
+        "sglang_gemma4.cpu.verify:verify_sampled",
+        "absent",
+        parts=("cpu_sampling",),
+    ),
+    Seam(
+        f"{DFLASH}.is_dflash_sampling_verify_available",
+        "replace",
+        "sglang_gemma4.cpu.verify:samples_blocks",
+        "9a66c4eba0f8",
         parts=("cpu_sampling",),
     ),
     Entry(f"{EAGLE}.__dict__", "top_k_renorm_prob", "sglang_gemma4.cpu.sampling:top_k_renorm", "absent", parts=("cpu_sampling",)),

@@ -4,25 +4,27 @@ from sglang_gemma4.patching import Entry, Part, Seam, uses
 from sglang_gemma4.speculative import acceptance_path
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
+BLOCKS = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2"
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
 
 PARTS = (
     Part(
         name="verify_penalties",
-        does="Under MTP at topk 1, penalties and min_new_tokens count each token; stock counts one a verify step.",
+        does="Under speculation by chains, penalties and min_new_tokens count each token; stock counts one a step, or none.",
         switch="SGLANG_GEMMA4_VERIFY_RULES",
         why="Verify counts the last token of an accepted run alone, no drafts before a node, and steps for min_new_tokens: other "
         "answers than plain decoding's.",
-        evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83",
+        evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83 · "
+        "dflash_utils.py:236 (a name that nothing sets) · tests/engine/test_other_drafters.py",
         remove_when="SGLang's verify penalises each node by the tokens before it.",
-        uses=(uses.mtp,),
+        uses=(uses.speculation,),
     ),
     Part(
         name="verify_cuts",
         does="Under speculation min_p is applied, and top_k and top_p are judged as in plain sampling.",
         switch="SGLANG_GEMMA4_VERIFY_RULES",
         why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
-        evidence="srt/speculative/eagle_utils.py:724-742 · srt/layers/sampler.py:407-412, 435-440, 823-834",
+        evidence="srt/speculative/eagle_utils.py:724-742 · dflash_utils.py:1037-1103 · srt/layers/sampler.py:407-412, 435-440, 823-834",
         remove_when="SGLang's verify cuts as its sampler does.",
         uses=(uses.speculation,),
     ),
@@ -78,6 +80,28 @@ SEAMS = (
         "sglang_gemma4.speculative.verify_penalties:verify",
         "b497c62acadc",
         parts=("verify_penalties",),
+    ),
+    Seam(
+        "sglang.srt.speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode",
+        "before",
+        "sglang_gemma4.speculative.blocks:count_before_step",
+        "67aafcdaff2c",
+        parts=("verify_penalties",),
+    ),
+    Seam(
+        f"{BLOCKS}._can_skip_verify_logits",
+        "around",
+        "sglang_gemma4.speculative.blocks:needs_no_logits",
+        "1e1a3ff3492d",
+        parts=("verify_penalties",),
+    ),
+    Seam(f"{BLOCKS}._accept_block", "around", "sglang_gemma4.speculative.blocks:verify", "336f01247a34", parts=("verify_penalties",)),
+    Seam(
+        "sglang.srt.speculative.dflash_utils.build_speculative_verify_target_probs",
+        "around",
+        "sglang_gemma4.speculative.blocks:target_probs",
+        "6c883dbf0148",
+        parts=("verify_cuts",),
     ),
     Seam(f"{EAGLE}.eagle_sample", "around", "sglang_gemma4.speculative.verify_cuts:verify", "b497c62acadc", parts=("verify_cuts",)),
     Entry(f"{EAGLE}.__dict__", "sampling_softmax", acceptance_path.softmax, "a66ce32877cf", parts=("verify_cuts",)),

@@ -111,6 +111,14 @@ def decides_greedily(*, is_all_greedy: bool, **_: Any) -> bool:
     return is_all_greedy
 
 
+def samples_blocks() -> bool:
+    """``is_dflash_sampling_verify_available``, which DFlash's step asks before what it calls reads the same of its own module."""
+    from sglang.srt.speculative import dflash_utils
+
+    dflash_utils._DFLASH_SAMPLING_VERIFY_AVAILABLE = True
+    return True
+
+
 def inverse_cdf(weights: torch.Tensor, coins: torch.Tensor) -> torch.Tensor:
     """Draw from unnormalised ``weights`` [rows, choices] with one coin in [0, 1) each; a zero weight is never drawn.
     Where all are zero the last choice comes out, as in SGLang's CUDA kernel."""

@@ -29,11 +29,13 @@ TABLES = {
     BatchedPresencePenalizer: ("cumulated_presence_penalties", "presence_penalties"),
     BatchedRepetitionPenalizer: ("cumulated_repetition_penalties", "repetition_penalties"),
 }
-COUNTED, RUNS = "_sglang_gemma4_counted", "_sglang_gemma4_runs"
+COUNTED, RUNS, ROWS = "_sglang_gemma4_counted", "_sglang_gemma4_runs", "_sglang_gemma4_rows"
 
 
 def is_ours(batch: Any) -> bool:
-    """Whether the batch's drafts are chains that EAGLE's verify checks."""
+    """Whether the batch's drafts are chains that EAGLE's verify checks, or blocks of DFlash (:mod:`.blocks`)."""
+    if batch.spec_algorithm.is_dflash():
+        return True
     if not batch.spec_algorithm.is_eagle():
         return False
     topk = get_spec().speculative_eagle_topk
@@ -70,7 +72,9 @@ def copy_for_forward(original: Callable[[Any], Any], info: Any) -> Any:
     if not orchestrator.is_required or not orchestrator.batch.forward_mode.is_decode() or not is_ours(orchestrator.batch):
         return original(info)
     forward = dataclasses.replace(info, penalizer_orchestrator=None, acc_additive_penalties=None, acc_scaling_penalties=None)
-    setattr(forward, COUNTED, counted(orchestrator, orchestrator.batch.reqs))
+    batch = orchestrator.batch
+    setattr(forward, COUNTED, counted(orchestrator, batch.reqs))
+    setattr(forward, ROWS, batch.req_pool_indices if batch.enable_overlap else None)
     return forward
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.harness.checkpoints import other_drafts
-from tests.harness.engine_fork import EngineFailed, Group, Nursery
+from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
 
 STEPS, BLOCK, TOKENS = 3, 16, 40
@@ -36,8 +36,8 @@ def test_tokens_are_those_of_plain_decoding(name: str, nursery: Nursery, tmp_pat
     group = Group(prompts, {"max_new_tokens": TOKENS, "ignore_eos": True})
     for kind, (arguments, drafts) in DRAFTERS.items():
         answers = nursery.run(CHECKPOINTS / name, [group, group], **arguments(tmp_path / kind, name))
-        for found in answers:
-            assert [answer.token_ids for answer in found] == expected, kind
+        for group_answers in answers:
+            assert [answer.token_ids for answer in group_answers] == expected, kind
         found = [answer.meta_info for answer in answers[0]]
         assert sum(meta["spec_num_proposed_drafts"] for meta in found) == drafts * sum(meta["spec_verify_ct"] for meta in found) > 0
         assert any(meta["cached_tokens"] for meta in (answer.meta_info for answer in answers[1]))
@@ -63,3 +63,20 @@ def test_chunks_pages_and_a_window_of_the_draft(more: dict[str, Any], nursery: N
 def test_trees_are_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match="--speculative-eagle-topk 2: the CPU reference engine drafts chains with EAGLE3"):
         nursery.run(CHECKPOINTS / "tiny-26b-a4b", [Group([[2, 300]])], **eagle3(tmp_path, "tiny-26b-a4b", topk=2))
+
+
+@pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "overlapped"])
+def test_penalties_and_cuts_act_as_in_plain_decoding(overlapped: bool, nursery: Nursery, tmp_path: Path) -> None:
+    """Stock's DFlash neither counts nor applies a penalty, and knows no min-p; ``min_p`` 1 leaves the likeliest token alone."""
+    name = "tiny-26b-a4b"
+    penalised = {"frequency_penalty": 0.3, "presence_penalty": 0.4, "repetition_penalty": 1.2, "min_new_tokens": 18, "ignore_eos": False}
+    sampling: list[dict[str, Any]] = [penalised, {}, {"repetition_penalty": 1.5}, {"temperature": 1.0, "min_p": 1.0}]
+    group = Group(text_prompts(name, [9, 40, 70, 150]), [{"max_new_tokens": 24, "ignore_eos": True, **one} for one in sampling])
+    loop = {"TEST_INSTRUMENTS": "loop_modes:overlapped"} if overlapped else {}
+    more = {"disable_overlap_schedule": not overlapped}
+    (plain,) = nursery.run(CHECKPOINTS / name, [group])
+    for kind, (arguments, _) in DRAFTERS.items():
+        (answers,) = nursery.run(CHECKPOINTS / name, [group], loop, **arguments(tmp_path / kind, name), **more)
+        assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in plain], kind
+    (stock,) = nursery.run(CHECKPOINTS / name, [group], {**loop, **without("verify_penalties")}, **dflash(tmp_path, name), **more)
+    assert [answer.token_ids for answer in stock] != [answer.token_ids for answer in plain]
