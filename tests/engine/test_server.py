@@ -221,6 +221,10 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     ):
         assert said in banner
     states = {row["name"]: (row["state"], row["reason"]) for row in data["patches"]}
+    with urllib.request.urlopen(f"{server.url}/server_info") as answer:
+        assert json.load(answer)["internal_states"][0]["sglang_gemma4"]["states"] == data["states"] == status.counts(data["patches"])
+    declined = set(re.findall(r"sglang-gemma4: (\w+) declined: ", log))
+    assert not [name for name in declined if states[name][0] == "idle"], "the log has the state that doctor has"
     assert states["verify_cuts"] == ("active", ""), "there is a draft"
     assert states["yoco"] == ("idle", "no layer of the model shares KV")
     assert states["grouped_experts"] == states["dependent_launch"] == ("idle", "no CUDA card")
