@@ -127,7 +127,7 @@ def test_drafts_after_a_pause_are_accepted_as_without_it(nursery: Nursery, by_ba
     """Two requests decode plainly until the short one ends. The other one then has four tokens to go, one verify step if its first draft is
     right, and must need as many verify steps as a server that is given the same text as a prompt and drafts from the start."""
     model = checkpoints.SHIPPED / "tiny-26b-a4b"
-    asked, rest = prompts(48), 4
+    asked, rest = prompts(24), 4
     pauses = [3 + pair % 6 for pair in range(len(asked) // 2)]  # tokens of the short one
     together = [
         Group(asked[2 * pair : 2 * pair + 2], [{"max_new_tokens": short + rest}, {"max_new_tokens": short}], flush=True)

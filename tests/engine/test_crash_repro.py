@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "crash_repro"
 ROWS = re.findall(r"^\| (.+?) \| `(\w+)\.py`[^|]* \| (.+?) \|$", (FOLDER / "TRIAGE_REPORT.md").read_text(), re.MULTILINE)
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if re.search(r"sys\.exit\((\w+\.)?main\(", path.read_text()))
 RIGHT, WRONG, OPEN = 0, 1, 3
-TIME_LIMIT = 180.0
+TIME_LIMIT = 400.0
 ARMS = {"stock": {"SGLANG_GEMMA4": "0"}, "package": {"SGLANG_GEMMA4_STRICT": "1", **dict.fromkeys(KERNELS_OFF, "")}}
 """The interpreting nursery has kernels off; a script is to be quick as an operator runs it."""
 OWN_PATCHES = {"stock": r"stock_but\(", "package": r"package_with\("}

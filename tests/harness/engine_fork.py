@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 LOG_TAIL = 80
 """Lines of the engine's log in a failure message."""
 
-SECONDS_TO_END = 30.0
+SECONDS_TO_END = 120.0
 """For the nursery to say that an engine that was killed has ended."""
 
 CHECKS = {
@@ -117,7 +117,7 @@ class Nursery:
         model: str | Path,
         groups: Sequence[Group],
         env: Mapping[str, str] | None = None,
-        time_limit: float = 180.0,
+        time_limit: float = 400.0,
         own_patches: Any = False,  # a bool; but then mypy would refuse ``**options`` of other types
         **engine_kwargs: Any,
     ) -> list[list[Output]]:
@@ -166,7 +166,7 @@ class Nursery:
         self.process.stdin.write(json.dumps(case).encode() + b"\n")
         self.process.stdin.flush()
         try:
-            pid = self._answer(240, self.log_path)["pid"]  # the first one waits for the imports
+            pid = self._answer(400, self.log_path)["pid"]  # the first one waits for the imports
         except EngineFailed:
             self._restart()
             raise
