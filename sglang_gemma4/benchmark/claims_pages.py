@@ -76,7 +76,7 @@ def legend(shown: Sequence[Row]) -> str:
     return (
         "tokens/s: output tokens/s, more is better. TTFT: p99 time to first token, ITL: p99 inter-token latency, in ms, less is better.\n"
         "Ours: this package. ▲: each of its passes is better than all of the others. ▼: each is worse than all of one. =: neither.\n"
-        f"–: not measured. Medians of {_passes(shown)}, {years}. **Stale**: a default changed later. No number is of this version."
+        f"–: not measured. Medians of {_passes(shown)}, {years}. **Stale**: a default changed later; the other rows have today's defaults."
     )
 
 

@@ -156,7 +156,7 @@ _TABLE = (
         BESIDE,
         True,
         "prefill",
-        "Prompts go through the model with running requests' rows (26B-A4B, Hopper; 1: everywhere), or in turn with them (E2B, E4B).",
+        "Prompts join running requests' forwards (26B-A4B, Hopper; 1: everywhere) or take turns (E2B, E4B).",
     ),
     Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) prefill only the rows that are read."),
     Switch(

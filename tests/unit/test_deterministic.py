@@ -61,7 +61,7 @@ DRAFTS_ONLY = names_in(
 NO_NUMBERS = names_in(
     "report patch_metrics start_times compile_ahead preflight text_only_config unified_config weight_updates released_memory "
     "image_cache untied_head whole_checkpoints gptq_layout quantised_names one_chunk host_hits memory_reserve feature_memory "
-    "stop_order card_clock hetero_tp media_errors answer_parser parser_defaults tool_grammar isolation swa_ratio swa_sizing "
+    "stop_order card_clock prefill_turns hetero_tp media_errors answer_parser parser_defaults tool_grammar isolation swa_ratio swa_sizing "
     "own_window pool_bound shared_kv pool_checks stage_layers cpu_experts json_blanks pool_hits bounds_traps cpu_engine "
     "cpu_fork cpu_sampling cpu_images cpu_lora cpu_quantised client_errors request_values admin_routes request_media media_bounds "
     "input_embeds pool_limits client_grammars session_slots lost_prefill ollama_api client_protocols one_bos message_media video_times"
