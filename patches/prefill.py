@@ -103,9 +103,9 @@ PARTS = (
         name="prefill_turns",
         does="On E2B and E4B running requests get a decode step between two prefills: SGLang's --prefill-decode-interval is 1.",
         switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-        why="Where prompts do not go in one forward with running requests, SGLang prefills as long as prompts wait, and streams stand still.",
-        evidence="srt/managers/scheduler.py:1400 (it goes on prefilling), :1425 (the interval) · H200, E4B with MTP, mix, three passes: p99 "
-        "between tokens 94 ms and 181 without, longest pause 96 and 673 ms, p99 first token 962 and 839 ms, 6,982 and 7,502 tokens/s; "
+        why="Where prompts do not go in one forward with running requests, SGLang prefills as long as prompts wait, and streams stop.",
+        evidence="srt/managers/scheduler.py:1400 (it goes on prefilling), :1425 (the interval) · H200, E4B with MTP, mix, three passes: "
+        "p99 between tokens 94 ms and 181 without, longest pause 96 and 673 ms, p99 first token 962 and 839 ms, 6,982 and 7,502 tokens/s; "
         "vLLM beside it 142 and 196 ms, 1,353 ms, 5,527 tokens/s (runs/2026-12-01-e4b-h200-turns) · E2B, 12B and 31B were not run",
         remove_when="SGLang bounds by itself how long running requests wait for prefills.",
         uses=(uses.prefill_turns,),

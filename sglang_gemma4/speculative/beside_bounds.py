@@ -59,7 +59,8 @@ def gap(environ: Mapping[str, str] = os.environ) -> Gap:
     except ValueError:
         found = 0.0
     if not (0.0 if timed else 1.0) < found < float("inf"):
-        what = f"{', '.join(switches.POLICY_WORDS)}, a time in milliseconds, such as 50ms, or a number of plain decode steps above 1, such as 2"
+        words = ", ".join(switches.POLICY_WORDS)
+        what = f"{words}, a time in milliseconds, such as 50ms, or a number of plain decode steps above 1, such as 2"
         raise switches.SwitchError(f"{switches.BESIDE_GAP}={given} is not {what}")
     return Gap(seconds=found / 1000) if timed else Gap(steps=found)
 

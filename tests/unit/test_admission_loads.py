@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from sglang_gemma4.speculative.admission import TOLERANCE, Admission, Way
-from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap
+from sglang_gemma4.speculative.beside_bounds import LATENCY, Gap
 
 Times = dict[int, float]
 EACH, SLOTS, CLIENTS, CHUNK, ACCEPTED = 4, 64, 80, 8192, 2.8

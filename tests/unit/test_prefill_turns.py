@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sglang_gemma4.patching import switches
 from sglang_gemma4.patches import load
+from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative import beside_bounds
 from tests.harness import applied
 from tests.harness.oracles.reference import CHECKPOINTS
