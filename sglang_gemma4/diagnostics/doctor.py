@@ -19,6 +19,7 @@ from sglang_gemma4.start import bytecode, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
 PATCH_CHECK_SECONDS = 300
+SHOWN_FILES = 4
 MARK = "SGLANG_GEMMA4_STATES="
 
 
@@ -168,7 +169,10 @@ def _files(changed: Any) -> str:
     """What was found of the files that patches change."""
     if not isinstance(changed, list):
         return str(changed)
-    return f"not those of {SUPPORTED_SGLANG}: {', '.join(changed)}" if changed else f"those that patches change are {SUPPORTED_SGLANG}'s"
+    if not changed:
+        return f"those that patches change are {SUPPORTED_SGLANG}'s"
+    others = f", ... ({len(changed)} files)" if len(changed) > SHOWN_FILES else ""
+    return f"not those of {SUPPORTED_SGLANG}: {', '.join(changed[:SHOWN_FILES])}{others}"
 
 
 def live(url: str, api_key: str | None = None) -> dict[str, Any]:

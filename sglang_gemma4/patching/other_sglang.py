@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from sglang_gemma4 import terminal
 from sglang_gemma4.patching.source_tree import SourceTree
 
 VERSION = re.compile(r"\d+(\.\w+)+")
@@ -72,6 +73,7 @@ def _download(version: str, folder: Path) -> None:
         command = [uv, "pip", "install", "--quiet", "--no-build", "--no-deps", "--target", str(target), f"sglang=={version}"]
     else:
         raise ValueError(f"neither pip nor uv is here to download SGLang {version}: give the path of its wheel or source instead")
+    terminal.say(f"downloading SGLang {version}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]

@@ -12,6 +12,7 @@ import pytest
 from sglang_gemma4 import cli, terminal
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.patching import supported
+from sglang_gemma4.patching.source_tree import installed_folder
 from sglang_gemma4.tiny import checkpoints
 
 
@@ -146,7 +147,9 @@ def test_doctor_names_a_file_of_sglang_that_was_changed(monkeypatch: pytest.Monk
     path = "srt/managers/scheduler.py"
     monkeypatch.setattr(supported, "_known", lambda: {path: {"digest": "0"}, "srt/none.py": {"digest": "0"}})
     text = doctor.installation_text(doctor.installation())
-    assert f"SGLang's files     not those of 0.5.23: {path}, srt/none.py" in text
+    assert f"SGLang's files     not those of 0.5.23: {path}, srt/none.py\n" in text
+    monkeypatch.setattr(supported, "_known", lambda: {f"srt/{number}.py": {"digest": "0"} for number in range(90)})
+    assert ": srt/0.py, srt/1.py, srt/2.py, srt/3.py, ... (90 files)\n" in doctor.installation_text(doctor.installation())
 
 
 def test_a_reader_that_closes_the_pipe_gets_no_error_line() -> None:
@@ -188,7 +191,7 @@ def test_doctor_outlives_a_package_that_does_not_import(broken: str, tmp_path: P
     ("words", "said"),
     [
         (("patches", "--fingerprints"), "importing SGLang, some 20 seconds"),
-        (("patches", "yoco", "--against", "0.5.23"), "functions in both SGLangs, some 20 seconds"),
+        (("patches", "yoco", "--against", "{sglang}"), "functions in both SGLangs, some 20 seconds"),
         (("checkpoint", "tiny-e2b", "{path}", "--quantization", "fp8-dynamic"), "quantising tiny-e2b; torch and transformers are imported"),
         (("quantize", str(checkpoints.SHIPPED / "tiny-e2b"), "{path}"), "; torch is imported first"),
         (("serve", "tiny-e2b"), "starting SGLang's server for tiny-e2b"),
@@ -200,7 +203,7 @@ def test_what_takes_its_time_says_so_first(words: tuple[str, ...], said: str, tm
     for name in ("torch", "sglang"):
         (tmp_path / f"broken/{name}").mkdir(parents=True)
         (tmp_path / f"broken/{name}/__init__.py").write_text("raise RuntimeError('torn apart')")
-    given = [word.format(path=tmp_path / "made") for word in words]
+    given = [word.format(path=tmp_path / "made", sglang=installed_folder()) for word in words]
     environ = {} if "--against" in words else {"PYTHONPATH": str(tmp_path / "broken")}
     done = run(*given, **environ)
     assert said in done.stderr.splitlines()[0]
