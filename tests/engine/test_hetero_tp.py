@@ -159,7 +159,7 @@ def fault(nursery: Nursery, what: str, prefill: int, decode: list[int], backend:
     requests = [{"room": 1, "tokens": 130}, {"room": 2, "tokens": 300, "chunk": 16}, {"room": 3, "tokens": 70}]
     if len(decode) > 1:
         requests = [requests[1], {"room": 5, "tokens": 64, "server": 1}]
-    tried = cell("26b-a4b", prefill, decode, requests=requests, fault=what, backend=backend, env=SHORT, seconds=20.0)
+    tried = cell("26b-a4b", prefill, decode, requests=requests, fault=what, backend=backend, env=SHORT, seconds=60.0)
     found = try_cells(nursery, tried)[0]
     assert found["wrong"] is None
     assert bool(found["died"]) == what.endswith("dies")
@@ -197,7 +197,7 @@ def test_a_decode_server_of_another_model_is_refused_by_name(backend: str, nurse
 
 def test_the_staging_buffer_is_refused_by_name(nursery: Nursery) -> None:
     staging = {"SGLANG_DISAGG_STAGING_BUFFER": "1", "SGLANG_DISAGG_STAGING_POOL_SIZE_MB": "16"}
-    found = try_cells(nursery, cell("26b-a4b", 2, [1], env=staging, fault="refused", seconds=15.0))[0]
+    found = try_cells(nursery, cell("26b-a4b", 2, [1], env=staging, fault="refused", seconds=60.0))[0]
     assert found["wrong"] is None, "the ranks start, and bytes of nobody change"
     reasons = found["requests"]
     assert len(reasons) == len(REQUESTS)
