@@ -19,8 +19,8 @@ NAMES = (
 )
 MOST = 0.5
 """Seconds of CPU that one schema of up to 100 kB may cost, all processes together."""
-TIMES = 3
-"""Most times that one schema is sent in one use."""
+TIMES = 8
+"""Most times that one schema is sent in one use: once on idle cores."""
 Use = Callable[[Any], dict[str, Any]]
 
 
