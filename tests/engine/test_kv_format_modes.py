@@ -10,9 +10,10 @@ import pytest
 from sglang_gemma4.tiny import checkpoints, random_adapters
 from tests.engine import test_fast_prefill
 from tests.engine.test_adaptive_draft import LENGTHS_BY_BATCH, switches
-from tests.engine.test_kv_format_engines import MTP, NEW_TOKENS, accept_length, answers, prompts, tokens
+from tests.engine.test_kv_format_engines import NEW_TOKENS, accept_length, answers, prompts, tokens
 from tests.engine.test_two_ranks import RANKS
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.instruments import row_counter
 from tests.harness.left_to_sglang import left
 
@@ -24,7 +25,7 @@ def serve(
     nursery: Nursery, family: str, groups: list[Group], env: dict[str, str] | None = None, mtp: bool = True, **engine: Any
 ) -> list[list[Output]]:
     model = checkpoints.SHIPPED / family
-    drafts = {**MTP, "speculative_draft_model_path": f"{model}-assistant"} if mtp else {}
+    drafts = with_assistant(model) if mtp else {}
     return nursery.run(model, groups, env, **{"max_running_requests": 8, "kv_cache_dtype": KIND, **drafts, **engine})
 
 

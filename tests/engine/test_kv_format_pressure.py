@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from sglang_gemma4.tiny import checkpoints
-from tests.engine.test_kv_format_engines import FLOAT, MTP, prompts, tokens
+from tests.engine.test_kv_format_engines import FLOAT, prompts, tokens
 from tests.harness.engine_fork import Group, Nursery, Output
+from tests.harness.inputs.drafting import with_assistant
 from tests.harness.inputs.mtp_cases import NO_END
 
 MODEL = checkpoints.SHIPPED / "tiny-26b-a4b"
@@ -41,7 +42,7 @@ def constrained(answers: list[Output]) -> list[Output]:
 
 
 def serve(nursery: Nursery, kind: str, rounds: int, engine: dict[str, Any]) -> list[list[Output]]:
-    options = {**MTP, "speculative_draft_model_path": f"{MODEL}-assistant", "constrained_json_disable_any_whitespace": True, **engine}
+    options = {**with_assistant(MODEL), "constrained_json_disable_any_whitespace": True, **engine}
     return nursery.run(MODEL, [requests()] * rounds, kv_cache_dtype=kind, time_limit=500, **options)
 
 
