@@ -231,14 +231,14 @@ def prefill(place: Place, layer: str, prompts: str) -> Row:
 CASES = (
     Case(
         "attention",
-        "a decode (queries 1) or verify step: SGLang's decode or extend kernel, ours; floor: the keys and values read once",
+        "a decode (queries 1) or verify step: SGLang's decode or extend kernel, ours; floor: keys and values read once",
         {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (1, 8, 32, 80), "keys": (512, 1024, 8192, 65536)},
         step,
         {"layer": tuple(STEP_KINDS), "queries": (1, 4), "requests": (2,), "keys": (5,)},
     ),
     Case(
         "attention-levels",
-        "the same over a quantised KV cache, ours beside ours over bfloat16; floor: levels and scales",
+        "the same over a quantised KV cache: ours, and ours over bfloat16; floor: quantised values and scales read once",
         {
             "layer": ("full", "sliding"),
             "cache": tuple(FORMATS),
@@ -258,7 +258,7 @@ CASES = (
     ),
     Case(
         "prefill-attention",
-        "a prefill: SGLang's extend kernel, its FlashAttention-4 as FLASH_PREFILL calls it, ours; floor: the products",
+        "a prefill: SGLang's extend kernel, its FlashAttention-4 as FLASH_PREFILL calls it, ours; floor: the matmuls",
         {"layer": tuple(KINDS), "prompts": ("1x1000", "8x1000", "1x8192", "1x8192+8192")},
         prefill,
         {"layer": tuple(KINDS), "prompts": ("2x5+3",)},

@@ -216,7 +216,7 @@ def row(place: Place, requests: int, keys: int, queries: int) -> Row:
 CASES = (
     Case(
         "chain",
-        "a step's whole layers: as served, with products, experts and launches another way, without each piece; floor: all read once",
+        "a step's whole layers: as served; with GEMMs, experts and launches another way; without each piece; floor: all read once",
         {"requests": (1, 4, 16, 32), "keys": (512,), "queries": (1,)},
         row,
         {"requests": (2,), "keys": (5,)},

@@ -162,7 +162,7 @@ def row(place: Place, model: str, requests: int) -> Row:
 CASES = (
     Case(
         "dense-chain",
-        "a verify step's whole layers of a dense model: products torch's, ours, ours with one another way; floor: all read once",
+        "a verify step's whole layers of a dense model: torch's GEMMs, ours, ours with one changed; floor: all read once",
         {"model": tuple(MODELS), "requests": (1, 4, 8, 16)},
         row,
         {"model": ("E4B",), "requests": (2,)},

@@ -207,7 +207,7 @@ CASES = (
     ),
     Case(
         "prefill-experts",
-        "a prefill chunk's experts: SGLang, triton_kernels, DeepGEMM (without the gather it needs), ours; floor: the products",
+        "a prefill chunk's experts: SGLang, triton_kernels, DeepGEMM (without the gather it needs), ours; floor: the GEMMs",
         {"product": ("up", "down", "layer"), "tokens": (1024, 2048, 8192, 16384)},
         chunk,
         {"product": ("up", "down", "layer"), "tokens": (9,)},

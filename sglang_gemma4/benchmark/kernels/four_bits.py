@@ -236,8 +236,8 @@ def linear(place: Place, product: str, rows: int) -> Row:
 CASES = (
     Case(
         "linear-int4",
-        "a dense product with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the weight written out, ours "
-        "by Triton (by_place and the product), with zero points and in registers; floor: the 4-bit weight read once",
+        "a dense GEMM with a 4-bit weight in groups of 32: SGLang's Marlin, cuBLAS of bfloat16, cuBLAS of the dequantised weight, ours by "
+        "Triton (by_place and the GEMM), with zero points and in registers; floor: the 4-bit weight read once",
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64, 128, 320, 2048)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3, 70)},
@@ -256,7 +256,7 @@ CASES = (
     Case(
         "experts-int4-prefill",
         "a layer's 4-bit experts in a prefill chunk, routed already: SGLang's Triton launches (with gelu), its Marlin ones (silu), our "
-        "kernels of few rows, ours of bfloat16, writing the weights out alone, ours behind it, and ours in registers; floor: of bfloat16",
+        "small-M kernels, ours of bfloat16, dequantising alone, ours behind it, and ours in registers; floor: of bfloat16",
         {"tokens": (128, 256, 384, 512, 1024, 2048, 8192)},
         chunk,
         {"tokens": (3, 20)},

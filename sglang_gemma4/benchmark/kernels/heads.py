@@ -64,7 +64,7 @@ def head(place: Place, head: str, rows: int) -> Row:
 CASES = (
     Case(
         "heads",
-        "a draft step's token: SGLang's logits, softmax and maximum; the chain's product and split argmax; ours; floor: weights read once",
+        "a draft step's token: SGLang's logits, softmax and maximum; the chain's GEMM and split argmax; ours; floor: weights read once",
         {"head": ("1024", "256", "centroids"), "rows": (1, 8, 16, 32, 48, 80)},
         head,
         {"head": ("256", "centroids"), "rows": (3,)},

@@ -257,14 +257,14 @@ def _row(stock: Call, ours: Callable[..., Any], moved: float, rows: int, tiles: 
 CASES = (
     Case(
         "linear",
-        "a dense product of few rows: cuBLAS (with the activation where gated), ours alone and launched as in a step; floor: weight",
+        "a small-M dense GEMM: cuBLAS (with the activation where gated), ours alone, ours as in a step; floor: the weight read once",
         {"product": tuple(PRODUCTS), "rows": (1, 4, 16, 32)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
     ),
     Case(
         "layer-parts",
-        "norms, tail and rotation: SGLang's launches, ours; more than 320 rows are a prefill's, written into the pool; floor: bytes",
+        "norms, layer tail and rotation: SGLang's launches, ours; above 320 rows as in a prefill, written into the KV pool; floor: bytes",
         {"part": tuple(PARTS), "rows": (1, 4, 32, 80, 320, 1024, 8192)},
         part,
         {"part": tuple(PARTS), "rows": (3,)},

@@ -204,9 +204,8 @@ def _pairs(tokens: int, four: bool) -> list[tuple[str, Any]]:
 CASES = (
     Case(
         "linear-fp8",
-        "a dense product of few rows with an fp8 weight: SGLang's launches, ours of bfloat16 (cuBLAS from 17 rows), ours by Triton, "
-        "ours; floor: the "
-        "weight read once",
+        "a small-M dense GEMM with an fp8 weight: SGLang's launches, ours of bfloat16 (cuBLAS from 17 rows), ours by Triton, ours; "
+        "floor: the weight read once",
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 8, 16, 24, 32, 48, 64)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
