@@ -6,6 +6,7 @@ Neither torch nor sglang is imported.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sglang_gemma4.diagnostics import own_draft_limits
 from sglang_gemma4.diagnostics.text_geometry import TextGeometry, is_unified, text_geometry
 from sglang_gemma4.models.config_files import ASSISTANTS, is_assistant, is_gemma4, read_config
 from sglang_gemma4.patching import switches
@@ -75,6 +76,8 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
         yield from _of_an_assistant(str(draft), model, config, assistant, arguments)
     else:
         yield from _of_another(str(draft), model, assistant, typed, wants_mtp)
+        if algorithm in own_draft_limits.ALGORITHMS and not is_gemma4(assistant):
+            yield from own_draft_limits.problems(str(draft), assistant, algorithm, config)
         if cpu_engine and arguments.get("attention_backend") != "triton":
             yield from _on_a_cpu(str(draft), model, arguments)
 

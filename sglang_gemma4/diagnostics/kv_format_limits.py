@@ -23,10 +23,13 @@ FLAGS = {
 FIELDS = (
     *("kv_cache_dtype", "disaggregation_mode", "disaggregation_transfer_backend", "disaggregation_decode_retraction_backup"),
     *("dcp_size", "attn_cp_size", "speculative_draft_kv_cache_dtype", "speculative_draft_attention_backend", *FLAGS),
+    "speculative_algorithm",
 )
 """The arguments that :func:`check` reads, besides ``prefill_backend`` and ``decode_backend``."""
 TRANSFERS = ("nixl", "mooncake")
 """Transfer backends between a prefill and a decode server that were tried with scales."""
+OWN_KEYS = ("EAGLE3", "DFLASH", "DSPARK", "STANDALONE")
+"""Algorithms whose drafts have a KV cache of their own, which SGLang's attention for them reads and writes without scales."""
 CPU_BACKENDS = ("intel_amx", "torch_native")
 
 
@@ -80,6 +83,11 @@ def _problems(kind: KvFormat, arguments: Mapping[str, Any], own: Collection[str]
     for name, what in (("dcp_size", "--decode-context-parallel-size"), ("attn_cp_size", "--attn-cp-size")):
         if (arguments.get(name) or 1) > 1:
             yield f"{flag}: {what} {arguments[name]} splits the keys of a request over ranks; use 1"
+    if (algorithm := arguments.get("speculative_algorithm")) in OWN_KEYS:
+        yield (
+            f"{flag}: --speculative-algorithm {algorithm} has a draft with keys of its own, which are read and written without scales; "
+            "use --kv-cache-dtype auto, or MTP's assistant"
+        )
     draft = arguments["speculative_draft_kv_cache_dtype"]
     if draft not in (None, kind.name):
         yield f"{flag}: --speculative-draft-kv-cache-dtype {draft}: MTP's draft reads the target's cache; leave that flag out"

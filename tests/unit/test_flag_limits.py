@@ -10,6 +10,8 @@ from sglang_gemma4.diagnostics import draft_limits, path_limits, pool_limits, pr
 from sglang_gemma4.tiny import checkpoints
 
 MODEL = str(checkpoints.SHIPPED / "tiny-26b-a4b")
+DRAFT = {"hidden_size": 128, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}, "dflash_config": {"target_layer_ids": [0, 5]}}
+"""What a draft's config.json says of the six layers of 128 that it reads."""
 
 
 @pytest.mark.parametrize(
@@ -50,8 +52,8 @@ def test_an_adapter_passes(tmp_path: Path) -> None:
 
 def test_drafts_of_other_algorithms_pass(tmp_path: Path) -> None:
     """SGLang serves Gemma 4 with EAGLE3 and DFLASH drafts; a token map is EAGLE's."""
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}))
-    for algorithm in ("EAGLE", "EAGLE3", "DFLASH", "STANDALONE"):
+    for algorithm, name in (("EAGLE", "LlamaForCausalLMEagle3"), ("EAGLE3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")):
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
         given = {"speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path), "speculative_token_map": "/a/map.pt"}
         preflight.check({"model_path": MODEL, **given})
 
@@ -64,7 +66,7 @@ def test_on_the_cpu_engine_triton_s_attention_verifies_every_draft(tmp_path: Pat
 
 @pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3"])
 def test_its_own_attention_drafts_chains_alone(algorithm: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"]}))
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"], **DRAFT}))
     given = {"model_path": MODEL, "speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
     preflight.check({**given, "speculative_eagle_topk": 1}, cpu_engine=True)
     preflight.check({**given, "speculative_eagle_topk": 2})

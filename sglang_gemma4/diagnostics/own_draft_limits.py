@@ -1,0 +1,58 @@
+"""Which EAGLE-3 and DFlash drafts fit a Gemma 4 target, by both config.json. SGLang finds most of it at the first prompt, or not at all.
+
+Neither torch nor sglang is imported.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+ALGORITHMS = ("EAGLE3", "DFLASH")
+
+
+def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mapping[str, Any]) -> Iterator[str]:
+    """What does not fit between a draft's config, the algorithm that it is named for and its target's config."""
+    names = [str(name) for name in found.get("architectures") or []]
+    text: Mapping[str, Any] = target.get("text_config") or target
+    kinds = [kind for kind, word in zip(ALGORITHMS, ("eagle", "dflash"), strict=True) if any(word in name.lower() for name in names)]
+    if kinds and algorithm not in kinds:
+        yield f"{draft} is {', '.join(names)}: --speculative-algorithm {algorithm} cannot draft with it; name {kinds[0]} instead"
+        return
+    yield from _dflash(draft, found, text) if algorithm == "DFLASH" else _eagle3(draft, found, text)
+
+
+def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
+    """A DFlash draft borrows the target's embeddings and head: hidden sizes and vocabularies are the target's."""
+    own = found.get("dflash_config") or {}
+    yield from _width(draft, found.get("hidden_size"), text)
+    read = own.get("target_layer_ids", found.get("target_layer_ids"))
+    yield from _layers(draft, "target_layer_ids", read, text, least=0)
+    mask, vocabulary = own.get("mask_token_id"), text.get("vocab_size")
+    if mask is not None and vocabulary is not None and not 0 <= mask < vocabulary:
+        yield f"{draft} masks with token {mask}, and the model has tokens 0 to {vocabulary - 1}; give a draft that was trained for it"
+
+
+def _eagle3(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
+    """An EAGLE-3 draft reads three or more layers of the target, side by side."""
+    yield from _width(draft, found.get("target_hidden_size", found.get("hidden_size")), text)
+    name = "eagle_aux_hidden_state_layer_ids"
+    read = (found.get("eagle_config") or {}).get(name)
+    yield from _layers(draft, name, read, text, least=-1)
+    layers = text.get("num_hidden_layers")
+    if read is None and layers is not None and len({2, layers // 2, layers - 3}) < 3:
+        yield f"{draft} names no {name}, and SGLang's three are not different ones of {layers} layers; name them in its config.json"
+
+
+def _width(draft: str, hidden: Any, text: Mapping[str, Any]) -> Iterator[str]:
+    wanted = text.get("hidden_size")
+    if hidden is not None and wanted is not None and hidden != wanted:
+        yield f"{draft} reads hidden states of {hidden} numbers, the model's have {wanted}; give a draft that was trained for it"
+
+
+def _layers(draft: str, name: str, read: Sequence[int] | None, text: Mapping[str, Any], least: int) -> Iterator[str]:
+    layers = text.get("num_hidden_layers")
+    if not read or layers is None:
+        return
+    if wrong := [each for each in read if not least <= each < layers]:
+        yield f"{draft}: {name} has {wrong[0]}, and the model has layers 0 to {layers - 1}; give a draft that was trained for it"
+    elif len(set(read)) < len(read):
+        yield f"{draft}: {name} names a layer twice, which SGLang captures once; give a config.json with different layers"

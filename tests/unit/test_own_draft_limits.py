@@ -1,0 +1,84 @@
+"""Which EAGLE-3 and DFlash drafts are refused before weights are loaded."""
+
+from typing import Any
+
+import pytest
+
+from sglang_gemma4.checkpoint import PreflightError
+from sglang_gemma4.diagnostics import kv_format_limits, own_draft_limits
+from sglang_gemma4.tiny import real_sizes
+
+TARGET = real_sizes.target("26b-a4b")
+DFLASH: dict[str, Any] = {
+    "architectures": ["DFlashDraftModel"],
+    "hidden_size": 2816,
+    "dflash_config": {"target_layer_ids": [1, 6, 11, 17, 22, 29], "mask_token_id": 4},
+}
+EAGLE3: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 2816}
+
+
+def said(found: dict[str, Any], algorithm: str) -> list[str]:
+    return list(own_draft_limits.problems("DRAFT", found, algorithm, TARGET))
+
+
+def dflash(**own: Any) -> dict[str, Any]:
+    return {**DFLASH, "dflash_config": {**DFLASH["dflash_config"], **own}}
+
+
+def test_drafts_that_fit_pass() -> None:
+    assert said(DFLASH, "DFLASH") == said(EAGLE3, "EAGLE3") == []
+    assert said({**EAGLE3, "hidden_size": 2048, "target_hidden_size": 2816}, "EAGLE3") == []
+    assert said({"architectures": ["MuseGlimmerAssistantModel"]}, "DFLASH") == []
+
+
+@pytest.mark.parametrize(
+    ("found", "algorithm", "line"),
+    [
+        (
+            DFLASH,
+            "EAGLE3",
+            "DRAFT is DFlashDraftModel: --speculative-algorithm EAGLE3 cannot draft with it; name DFLASH instead",
+        ),
+        (EAGLE3, "DFLASH", "DRAFT is LlamaForCausalLMEagle3: --speculative-algorithm DFLASH cannot draft with it; name"),
+        ({**DFLASH, "hidden_size": 5376}, "DFLASH", "DRAFT reads hidden states of 5376 numbers, the model's have 2816; give a draft"),
+        (
+            {**EAGLE3, "target_hidden_size": 5376},
+            "EAGLE3",
+            "DRAFT reads hidden states of 5376 numbers, the model's have 2816; give a draft",
+        ),
+        (dflash(target_layer_ids=[1, 30]), "DFLASH", "DRAFT: target_layer_ids has 30, and the model has layers 0 to 29; give a draft"),
+        (dflash(target_layer_ids=[1, 1]), "DFLASH", "DRAFT: target_layer_ids names a layer twice, which SGLang captures once; give a"),
+        (dflash(mask_token_id=262_144), "DFLASH", "DRAFT masks with token 262144, and the model has tokens 0 to 262143; give a draft"),
+        (
+            {**EAGLE3, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 40]}},
+            "EAGLE3",
+            "DRAFT: eagle_aux_hidden_state_layer_ids has 40",
+        ),
+    ],
+)
+def test_drafts_that_do_not_fit_are_refused(found: dict[str, Any], algorithm: str, line: str) -> None:
+    (answer,) = said(found, algorithm)
+    assert answer.startswith(line)
+
+
+def test_six_layers_are_too_few_for_the_default_three() -> None:
+    (answer,) = own_draft_limits.problems("DRAFT", {}, "EAGLE3", {"num_hidden_layers": 6})
+    assert answer.startswith("DRAFT names no eagle_aux_hidden_state_layer_ids, and SGLang's three are not different ones of 6 layers")
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "DFLASH"])
+def test_keys_with_scales_are_refused(algorithm: str) -> None:
+    given: dict[str, Any] = dict.fromkeys(kv_format_limits.FIELDS)
+    given |= {
+        "kv_cache_dtype": "int8_per_token_head",
+        "disaggregation_mode": "null",
+        "prefill_backend": "triton",
+        "decode_backend": "triton",
+    }
+
+    def check(**more: Any) -> None:
+        kv_format_limits.check({**given, **more}, gemma4=True, cpu_engine=False, capability=(9, 0))
+
+    check(speculative_algorithm="FROZEN_KV_MTP")
+    with pytest.raises(PreflightError, match=f"--kv-cache-dtype int8_per_token_head: --speculative-algorithm {algorithm} has"):
+        check(speculative_algorithm=algorithm)
