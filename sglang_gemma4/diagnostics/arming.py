@@ -7,7 +7,7 @@ def add_samples(process: Literal["scheduler", "frontend"], _result: object, coll
     """After what a metrics collector of a process calls once, when it is ready."""
     from sglang_gemma4.diagnostics.patch_metrics import publish
 
-    publish(process, collector.labels, collector._gauge_cls)
+    publish(process, collector.labels, collector._gauge_cls, collector._counter_cls)
 
 
 NAME = "bounds_traps"

@@ -223,6 +223,8 @@ def live_text(data: dict[str, Any], limit: int | None = None) -> str:
     lines += [f"  {line}" for line in status.table(data["patches"], limit and limit - 2)]
     if start := data["parts"].get("start"):  # a live server may be older than this doctor
         lines += table.lines(start)
+    if late := data["parts"].get("compiled_while_serving"):
+        lines.append(f"WARNING {late} Triton kernels were compiled while requests waited; the log names them")
     if said := data.get("open"):
         lines.append(f"WARNING {said}")
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")

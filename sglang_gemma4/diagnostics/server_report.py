@@ -47,10 +47,11 @@ def say_banner(infos: list[dict[str, Any]], *_args: object, **_kwargs: object) -
 
 
 def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
-    """Add the scheduler process's list to its internal state (``GetInternalStateReqOutput``)."""
+    """Add the scheduler process's list, and its late compilations, to its internal state (``GetInternalStateReqOutput``)."""
     from sglang_gemma4.diagnostics import status
+    from sglang_gemma4.start import kernels
 
-    result.internal_state[KEY] = {"scheduler": status.rows()}
+    result.internal_state[KEY] = {"scheduler": status.rows(), "compiled_while_serving": kernels.counts()["while serving"]}
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:

@@ -74,9 +74,10 @@ def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
 
 
 @harmless
-def hand_over(result: dict[str, Any], *_args: Any, **_kwargs: Any) -> None:
-    """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it."""
+def hand_over(result: dict[str, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it. What it compiles later is late."""
     result[table.SCHEDULER] = table.of_scheduler()
+    kernels.serves(lambda: int(scheduler.forward_ct))
 
 
 @harmless

@@ -173,7 +173,7 @@ def test_processes_share_one_sample(tmp_path: Path) -> None:
 
     for process, state in (("scheduler", "failed"), ("scheduler", "failed"), ("frontend", "declined")):
         python(PUBLISH, process, state)
-    found = sorted(line for line in python(COLLECT).splitlines() if line and not line.startswith("#"))
+    found = sorted(line for line in python(COLLECT).splitlines() if line.startswith(patch_metrics.NAME))
 
     def sample(patch: str, process: str, state: str, value: float) -> str:
         return f'{patch_metrics.NAME}{{model_name="m",patch="{patch}",process="{process}",state="{state}",version="{__version__}"}} {value}'

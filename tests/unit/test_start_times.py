@@ -1,13 +1,17 @@
 """How the parts of a start add up, and what is said of them."""
 
+import functools
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_gemma4.start import kernels, start_times, table, times
 from sglang_gemma4.start.times import REST, Interval
+from tests.harness.gpu_compiler import compiling_for
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +87,7 @@ def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyP
     from triton import knobs
 
     heard: list[bool] = []
-    monkeypatch.setattr(kernels, "_counts", {"compiled": 0, "found": 0, "seconds": 0.0})
+    monkeypatch.setattr(kernels, "_counts", dict.fromkeys(kernels.counts(), 0))
     monkeypatch.setattr(knobs.compilation, "listener", lambda **said: heard.append(said["cache_hit"]))
     kernels.watch()
     kernels.watch()
@@ -95,8 +99,43 @@ def test_kernels_are_counted_beside_another_listener(monkeypatch: pytest.MonkeyP
     heard.pop()
     assert [one.name for one in times.recorded()] == ["rest: Triton compiles", "captures: Triton compiles", "captures", "graphs"]
     assert times.recorded()[1].end - times.recorded()[1].begin == pytest.approx(2.5)
-    assert kernels.counts() == {"compiled": 2, "found": 2, "seconds": 5.0}
+    assert kernels.counts() == {"compiled": 2, "found": 2, "seconds": 5.0, "while serving": 0}
     assert heard == [False, True, True]
+
+
+def test_what_compiles_while_requests_wait_is_said_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Triton compiles for a GPU that is not here: a kernel in the start, and its next shape behind the warm-up."""
+    from prometheus_client import CollectorRegistry, Counter
+    from triton import knobs
+
+    from sglang_gemma4.diagnostics import patch_metrics, status
+    from sglang_gemma4.kernels.heads import head_argmax
+
+    def launch(parts: int) -> None:
+        with pytest.MonkeyPatch.context() as patch, compiling_for(90, lambda *_: None, patch):
+            head_argmax.join_pairs(torch.empty(parts, 2, 5, dtype=torch.float32))
+
+    registry, scheduler = CollectorRegistry(), SimpleNamespace(forward_ct=0)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for name, empty in (("_counts", dict.fromkeys(kernels.counts(), 0)), ("_steps", []), ("_heard", [])):
+        monkeypatch.setattr(kernels, name, empty)
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    monkeypatch.setattr(status, "rows", list)
+    kernels.watch()
+    start_times.hand_over({}, scheduler)
+    patch_metrics.publish("scheduler", {"model_name": "m"}, lambda **_: None, functools.partial(Counter, registry=registry))
+    launch(17)
+    scheduler.forward_ct = kernels.WARM_UP_STEPS
+    launch(33)
+    assert kernels.counts() | {"seconds": 0} == {"compiled": 2, "found": 0, "seconds": 0, "while serving": 0}
+    scheduler.forward_ct += 1
+    with caplog.at_level("WARNING", "sglang_gemma4"):
+        launch(65)
+    assert kernels.counts()["while serving"] == 1
+    assert registry.get_sample_value(f"{patch_metrics.COMPILED}_total", {"model_name": "m"}) == 1
+    assert "_join_kernel was compiled while requests waited" in caplog.text
 
 
 def test_a_table_that_cannot_be_made_costs_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
