@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from sglang_gemma4.benchmark import arms, step_curve, vllm, workloads
+from sglang_gemma4.benchmark import arms, frontier, step_curve, vllm, workloads
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.workloads import Workload
 from sglang_gemma4.patching import switches
@@ -35,12 +35,15 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
         raise ValueError("no model was given; name a checkpoint, a tiny model or a real size (sglang-gemma4 bench --help)")
     model, assistant, dummy = _model(name, arguments.assistant, arguments.quantization, scratch)
     specs = arguments.arm or [arms.STOCK, arms.PACKAGE]
+    if arguments.frontier:
+        specs = [*frontier.arms(mtp=assistant is not None, vllm=not dry), *arguments.arm]
     if switch := arguments.switch:
         switches.check_name(switch, "1")  # SwitchError, a ValueError
         specs = [f"off:{switch}=0", f"on:{switch}=1", *arguments.arm]
     parsed = [arms.parse(spec, assistant=assistant, dummy_weights=dummy, rates=arguments.rates) for spec in specs]
     arms.check(parsed)
-    chosen = workloads.named(filter(None, arguments.workload.split(",")), arguments.rates, arguments.load_seconds, arguments.think)
+    asked_for = arguments.workload or ("mix" if arguments.frontier else "")
+    chosen = workloads.named(filter(None, asked_for.split(",")), arguments.rates, arguments.load_seconds, arguments.think)
     asked = {option: getattr(arguments, option) for option in _AS_ASKED}
     if not (chosen or asked["batches"] or asked["profile"] or asked["curve"]):
         if not dry:

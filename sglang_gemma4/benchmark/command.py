@@ -115,6 +115,8 @@ def add_command(commands: Any) -> None:
     option("--switch", metavar="NAME", help="compare this switch off and on: short for two arms")
     others = "NxIN/OUT, sessions-NxTOKENS[/TURNS][@RATE]"
     names = f"joined by commas: {', '.join(workloads.WORKLOADS)}, {others}; with --rates {', '.join(workloads.LOADS)}"
+    sweep = "sweep the package's bound on pauses and vLLM's batch budget, and plot pauses against first tokens and tokens/s (MTP; load mix)"
+    option("--frontier", action="store_true", help=sweep)
     option("--workload", default="", metavar="NAMES", help=f"requests to a server, {names}")
     option("--rates", type=_rates, default=[], metavar="R,R", help="requests per second of the loads, rising, for example 1,2,4")
     for name, default, unit, meaning in (

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from sglang_gemma4.benchmark import curve_report, latency, session_report
+from sglang_gemma4.benchmark import curve_report, frontier, latency, session_report
 from sglang_gemma4.benchmark.kernel_categories import counted
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number, pooled, sweep_size, values
@@ -315,6 +315,7 @@ PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     "tpot": lambda found, path: _boxes(found, path, _by_workload(found, "tpot_ms"), "Time per output token", "TPOT (ms)"),
     "sessions": lambda found, path: _boxes(found, path, session_report.times(found), "Sessions: time to first token", "TTFT (ms)"),
     "latency-over-rate": latency_over_rate,
+    "frontier": partial(frontier.draw, figure_of=_figure, looks={side: (COLOURS[at], MARKERS[at]) for side, at in SIDES.items()}),
     "kernels": kernel_shares,
     "accept-length": accept_lengths,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_gemma4.benchmark import plots, records
+from sglang_gemma4.benchmark import frontier, plots, records
 from sglang_gemma4.benchmark.results import Results, load
 from tests.harness.inputs import bench_synthetic
 
@@ -124,3 +124,33 @@ def test_missing_matplotlib_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"sglang-gemma4\[bench\]"):
         plots.require()
+
+
+def swept(folder: Path) -> Results:
+    """Two engines whose longer pauses bring sooner first tokens; and an arm that is on no curve."""
+    names = ["stock", *(name.partition(":")[0] for name in frontier.arms(mtp=True, vllm=True))]
+    arms = [{"name": name, "environment": {}, "arguments": []} for name in names]
+    workload = {"name": "mix", "input_tokens": 6000, "output_tokens": 600, "requests": 120, "concurrency": 80, "images": 0, "image_size": 0}
+    records.append(folder / records.NAME, "header", **bench_synthetic.header(arms=arms, workloads=[workload], batches=[]))
+    for at, name in enumerate(names):
+        step = (at - 1) % 5
+        for number in range(2):
+            records.append(
+                folder / records.NAME, "repetition", arm=name, round=0, workload="mix", repetition=number, counted=True, completed=120,
+                output_tokens=27000, output_throughput=(4000.0 if "package" in name else 3300.0) - 60 * (step - 3) ** 2 + number,
+                ttft_ms=[100.0] * 100 + [(1500.0 if "package" in name else 1700.0) + 300 * (4 - step)] * 20, tpot_ms=[9.0] * 120,
+                itl_ms={"p50": 20.0, "p99": 40.0 * (step + 1) + (20 if "vllm" in name else 0)}, seconds=7.0, accept_length=2.8,
+            )  # fmt: skip
+    return load(folder)
+
+
+def test_a_frontier_is_a_curve_of_each_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = swept(tmp_path)
+    curves = frontier.curves(found, "mix")
+    assert list(curves) == ["package", "vllm"]
+    assert [point.setting for point in curves["package"]] == list(frontier.GAPS)
+    assert [point.itl.median for point in curves["vllm"]] == [60.0, 100.0, 140.0, 180.0, 220.0]
+    assert curves["package"][0].ttft.median == 2700.0
+    said = texts(monkeypatch, plots.PLOTS["frontier"], found, tmp_path / "frontier.png")
+    assert all(word in said for word in ("this package", "vLLM", "balanced", "16384", "p99 between tokens (ms)", "output tokens/s"))
+    assert not plots.PLOTS["frontier"](load(bench_synthetic.write(tmp_path / "run")), tmp_path / "none.png")
