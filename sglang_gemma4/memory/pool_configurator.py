@@ -8,7 +8,7 @@ from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.pool_configurator import HybridSWAPoolConfigurator, MemoryPoolConfig
 from sglang.srt.runtime_context import get_disagg, get_memory, get_schedule, get_spec, max_speculative_num_draft_tokens
 
-from sglang_gemma4.memory import bound, given, kv_layers, own_window, swa_sizing
+from sglang_gemma4.memory import bound, draft_cells, given, kv_layers, own_window, swa_sizing
 from sglang_gemma4.patching import switches
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
 
     def __init__(self, kvc: Any) -> None:
         super().__init__(kvc)
+        draft_cells.price(self, kvc)
         self._demand, self._stock = demand(kvc), stock(self, kvc)
         limit = get_schedule().max_running_requests
         self._limit = None if limit is None else max(1, limit // kvc.attn_dp_size)
