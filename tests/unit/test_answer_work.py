@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import serving
+from tests.harness.inputs import answers
 from tests.harness.inputs.answers import STRING
 
 MODULES = (
@@ -161,13 +162,18 @@ def work(counted: tuple[Any, Count], text: str, size: int) -> int:
     return count.characters
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+TEXTS = {name: [begun + part * (length // len(part)) for length in (2000, 4000)] for name, (begun, part) in HOSTILE.items()}
+TEXTS |= {
+    f"{name}, alone": [answers.repeated(name, length) for length in (2000, 4000)] for name in answers.REPEATED if name != answers.LONGEST
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_twice_the_answer_is_twice_the_work(name: str, counted: tuple[Any, Count], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[f"{serving.__name__}.string_ends"], "LIMIT", 256, raising=False)  # 1/16, for short answers
-    begun, repeated = HOSTILE[name]
     for size in SIZES:
         for end in ("", CLOSED):
-            texts = [begun + repeated * (length // len(repeated)) + end for length in (2000, 4000)]
+            texts = [text + end for text in TEXTS[name]]
             once, twice = (work(counted, text, size) for text in texts)
             assert once < 300 * len(texts[0]), f"pieces of {size}: {once} characters for {len(texts[0])}"
             assert twice < 2.4 * once, f"pieces of {size}: {once} and {twice} characters"

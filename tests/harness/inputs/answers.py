@@ -22,8 +22,8 @@ PIECES = [
 TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=30).map("".join)
 """Anything a model can write, markers above all."""
 
-LONG = 100_000
-_REPEATED = {
+LONGEST = "strings without an end and text"
+REPEATED = {
     "end markers": "<tool_call|>",
     "start markers": "<|tool_call>",
     "thoughts": "<|channel>",
@@ -50,14 +50,18 @@ _REPEATED = {
     "call, ends in strings": f"a:{STRING}b}}<tool_call|>{STRING},",
     "call, ends in strings that go on": f"a:{STRING}b}}<tool_call|>",
     "strings without an end": f"<|tool_call>call:weather{{a:{STRING}b}}<tool_call|>",
-    "strings without an end and text": f"<|tool_call>call:weather{{a:{STRING}b}}<tool_call|>{'c' * 2000}",
+    LONGEST: f"<|tool_call>call:weather{{a:{STRING}b}}<tool_call|>{'c' * 2000}",
     "unmarked calls": " call:weather(a",
     "unmarked calls of long names": " call:" + "w" * 200,
 }
-SLOW = {
-    name: ("<|tool_call>call:weather{" if name.startswith("call") else "") + text * (LONG // len(text)) for name, text in _REPEATED.items()
-}
-"""Long texts; what follows "call" stands inside a call's arguments."""
+"""What can be repeated in an answer; what follows "call" stands inside a call's arguments."""
+
+
+def repeated(name: str, length: int) -> str:
+    """A text of about so many characters, but of one part at least."""
+    text = REPEATED[name]
+    return ("<|tool_call>call:weather{" if name.startswith("call") else "") + text * max(1, length // len(text))
+
 
 _NAMES = st.from_regex(r"[A-Za-z_$][A-Za-z0-9_.$-]{0,11}", fullmatch=True)
 _STRINGS = st.text(st.characters(codec="utf-8"), max_size=12).filter(lambda text: STRING not in text + "|>" and not text.endswith("<"))
