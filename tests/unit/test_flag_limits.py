@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sglang_gemma4.checkpoint import PreflightError
 from sglang_gemma4.diagnostics import draft_limits, path_limits, pool_limits, preflight, rank_limits, value_limits
 from sglang_gemma4.tiny import checkpoints
 
