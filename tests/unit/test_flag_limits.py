@@ -71,9 +71,7 @@ def test_its_own_attention_drafts_chains_alone(algorithm: str, tmp_path: Path) -
     given = {"model_path": MODEL, "speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
     preflight.check({**given, "speculative_eagle_topk": 1}, cpu_engine=True)
     preflight.check({**given, "speculative_eagle_topk": 2})
-    with pytest.raises(
-        preflight.PreflightError, match=f"--speculative-eagle-topk 2: the CPU reference engine drafts chains with {algorithm};"
-    ):
+    with pytest.raises(PreflightError, match=f"--speculative-eagle-topk 2: the CPU reference engine drafts chains with {algorithm};"):
         preflight.check({**given, "speculative_eagle_topk": 2}, cpu_engine=True)
 
 
