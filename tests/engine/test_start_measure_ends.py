@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE = 120
+PATIENCE = 400
 
 
 def servers(folder: Path) -> list[psutil.Process]:
