@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sglang_gemma4.diagnostics import status
+
 TAIL = 25  # log lines kept of a process that died
 
 # Server arguments that differ between any two processes.
@@ -127,8 +129,9 @@ def graphs_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def patches_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """The state of each patch in the same answer; empty on stock."""
-    return {row["name"]: row["state"] for row in _state(info).get("sglang_gemma4", {}).get("scheduler", [])}
+    """The state of each patch of the whole server in the same answer, as ``doctor --url`` shows it; empty on stock."""
+    ours = _state(info).get("sglang_gemma4", {})
+    return {row["name"]: row["state"] for row in status.merged(ours.get("scheduler", ()), ours.get("frontend", ()))}
 
 
 def _state(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sglang_gemma4 import patching
+from sglang_gemma4.benchmark.server import patches_of
 from sglang_gemma4.diagnostics import status
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Outcome, switches, uses
@@ -161,6 +162,14 @@ def test_a_server_has_one_state_a_patch() -> None:
     assert [(each["state"], each["reason"]) for each in found] == [("declined", "LoRA"), ("declined", "a ratio"), ("active", "")]
     assert found[2]["notes"] == ["/v1/responses"]
     assert status.merged([], frontend) == frontend, "under a data-parallel controller the scheduler tells nothing"
+
+
+def test_bench_keeps_the_states_that_doctor_shows() -> None:
+    scheduler = [row("graphs", "active"), row("pools", "idle", reason="no card")]
+    frontend = [row("graphs", "declined", reason="LoRA"), row("pools", "active")]
+    info = {"internal_states": [{"sglang_gemma4": {"scheduler": scheduler, "frontend": frontend}}]}
+    assert patches_of(info) == {"graphs": "declined", "pools": "idle"}
+    assert patches_of({"internal_states": [{}]}) == {}, "stock"
 
 
 def test_no_patch_is_active_and_declined() -> None:
