@@ -10,7 +10,6 @@ from typing import Any
 from sglang_gemma4 import patching, terminal
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Part, hooks, supported, switches
-from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.switches import Switch
 
 
@@ -113,12 +112,6 @@ def markdown() -> str:
 
 def _cells(patches: Sequence[Part]) -> str:
     return ", ".join(f"`{patch.name}`{'' if patch.at else ' (at 0)'}" for patch in patches) or "all"
-
-
-def old_names() -> str:
-    """The table of names that version 0.1 had and 0.3.0 refuses."""
-    rows = [f"| `{name}` | `{old.switch}` | `{old.patch}` |" for name, old in OLD_NAMES.items()]
-    return "\n".join(["| former name | switch | patch |", "| --- | --- | --- |", *rows])
 
 
 def sources() -> str:

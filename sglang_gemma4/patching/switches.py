@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sglang_gemma4.patching import old_switches
-
 TRUE = ("1", "true", "on", "yes")
 FALSE = ("0", "false", "off", "no")
 
@@ -252,7 +250,9 @@ def check_name(name: str, value: str) -> None:
     if name in NO_SWITCHES:
         return
     if name not in SWITCHES:
-        raise SwitchError(old_switches.refusal(name) or f"{name} is not a switch of this package; `sglang-gemma4 patches` lists them")
+        raise SwitchError(
+            f"{name} is not a switch of this package; unset it. `sglang-gemma4 patches` lists them, and {WITHOUT}=NAME leaves one patch out"
+        )
     is_on(name, {name: value})
 
 

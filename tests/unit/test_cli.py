@@ -97,7 +97,7 @@ def test_json_of_one_patch_is_its_row(capsys: pytest.CaptureFixture[str]) -> Non
         (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_STRICT": "maybe"}, "SGLANG_GEMMA4_STRICT='maybe' is not a boolean"),
         (["checkpoint", "tiny-7b", "/tmp/nowhere"], {}, "tiny-7b"),
         (["patches", "triple"], {}, "there is no patch 'triple'; `sglang-gemma4 patches` lists them"),
-        (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_KV_WRITE": "1"}, "SGLANG_GEMMA4_KV_WRITE was removed in 0.3.0"),
+        (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_KV_WRITE": "1"}, "SGLANG_GEMMA4_KV_WRITE is not a switch of this package; unset it."),
         (["doctor", "--url", "http://127.0.0.1:9"], {}, "no SGLang server answers at http://127.0.0.1:9"),
     ],
 )

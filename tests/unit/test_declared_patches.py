@@ -17,7 +17,6 @@ from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import listing
 from sglang_gemma4.patches import MODULES, load_all, names
 from sglang_gemma4.patching import Entry, Part, Seam, hooks, supported, switches
-from sglang_gemma4.patching.old_switches import OLD_NAMES
 from sglang_gemma4.patching.placement import hook_is_in_chain
 from tests.harness.child import InChild
 
@@ -126,10 +125,6 @@ def test_each_switch_switches_its_own_patches_and_no_other(off: set[str], in_chi
 
 
 def test_a_patch_s_name_leaves_out_that_patch_and_no_other() -> None:
-    for name, old in OLD_NAMES.items():  # the remedy that its refusal names
-        (patch,) = [patch for patch in PATCHES if patch.name == old.patch]
-        assert patch.switch == old.switch, name
-        assert name not in switches.SWITCHES
     for patch in PATCHES:
         if patch.at:
             assert [p.name for p in PATCHES if p.at and not patching.wanted(p, ALL_ON | {switches.WITHOUT: patch.name})] == [patch.name]
@@ -235,7 +230,6 @@ def test_importing_loads_neither_torch_nor_sglang(statement: str) -> None:
 
 def test_the_tables_of_the_docs_are_the_generated_ones() -> None:
     written = (ROOT / "docs" / "switches.md").read_text()
-    assert listing.old_names() in written, "the table of old names is `listing.old_names()`"
     assert listing.markdown() in written, "run `sglang-gemma4 patches --markdown` and put it into docs/switches.md"
 
 
