@@ -75,7 +75,8 @@ def legend(shown: Sequence[Row]) -> str:
     years = "/".join(sorted({str(row.began.year) for row in shown}))
     return (
         "tokens/s: output tokens/s, more is better. TTFT: p99 time to first token, ITL: p99 inter-token latency, in ms, less is better.\n"
-        "Ours: this package. ▲: every pass beats every pass of the others. ▼: every pass is worse than every pass of at least one. =: neither.\n"
+        "Ours: this package. ▲: every pass beats every pass of the others. ▼: every pass is worse than every pass of at least one. "
+        "=: neither.\n"
         f"–: not measured. Medians of {_passes(shown)}, {years}. **Stale**: a default changed later; the other rows have today's defaults."
     )
 
