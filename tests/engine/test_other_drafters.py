@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.harness.checkpoints import other_drafts
+from tests.engine.test_cpu_images import pictures, questions
+from tests.engine.test_prefill_graph_replay import ENGINE, ON, replays
+from tests.harness.checkpoints import lora_adapters, other_drafts
 from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
 
+__all__ = ["pictures"]
 STEPS, BLOCK, TOKENS = 3, 16, 40
 LENGTHS = [20, 150, 90]
 """Of prompts: shorter and longer than the tiny models' window of 64."""
@@ -80,3 +83,33 @@ def test_penalties_and_cuts_act_as_in_plain_decoding(overlapped: bool, nursery: 
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in plain], kind
     (stock,) = nursery.run(CHECKPOINTS / name, [group], {**loop, **without("verify_penalties")}, **dflash(tmp_path, name), **more)
     assert [answer.token_ids for answer in stock] != [answer.token_ids for answer in plain]
+
+
+@pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b"])
+def test_images_and_replayed_prefills(name: str, nursery: Nursery, tmp_path: Path, pictures: list[str]) -> None:
+    """The hidden states that a draft reads come out of a prefill's graph as out of an eager prefill."""
+    texts, files = questions(pictures)
+    group = Group(texts, {"max_new_tokens": 16, "ignore_eos": True}, files)
+    (plain,) = nursery.run(CHECKPOINTS / name, [group])
+    for kind, (arguments, _) in DRAFTERS.items():
+        given = arguments(tmp_path / kind, name)
+        (eager,) = nursery.run(CHECKPOINTS / name, [group], **given)
+        graphs = nursery.run(CHECKPOINTS / name, [group], ON, **ENGINE, **given)
+        for answers in (eager, graphs[0]):
+            assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in plain], kind
+        accepted = [[answer.meta_info["spec_correct_drafts_histogram"] for answer in answers] for answers in (eager, graphs[0])]
+        assert accepted[0] == accepted[1], kind
+        assert replays(graphs)
+
+
+def test_adapters_beside_drafts(nursery: Nursery, tmp_path: Path) -> None:
+    """An adapter is the target's alone; the request between has none."""
+    name = "tiny-26b-a4b"
+    prompts = text_prompts(name, [40, 90, 20])
+    layers = f"{lora_adapters.TEXT}({lora_adapters.ATTENTION}|{lora_adapters.FFN})"
+    adapter = lora_adapters.make(name, tmp_path / "adapter", prompts, 16, r=4, lora_alpha=8, target_modules=layers)
+    expected = [adapter.answers[0], greedy_all(name, prompts[1:2], 16)[0], adapter.answers[2]]
+    mixed = Group(prompts, {"max_new_tokens": 16}, client="generate:adapters", extra={"adapters": ("one", None, "one")})
+    for kind, (arguments, _) in DRAFTERS.items():
+        (answers,) = nursery.run(CHECKPOINTS / name, [mixed], lora_paths={"one": str(adapter.path)}, **arguments(tmp_path / kind, name))
+        assert [answer.token_ids for answer in answers] == expected, kind
