@@ -15,9 +15,11 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SECONDS_A_STEP = 0.05
-"""For a request's patterns at one step; all running requests wait meanwhile."""
+"""CPU time of a request's patterns at one step; all running requests wait meanwhile. Time that a busy machine gives to others is no fault
+of a pattern's.
+"""
 SECONDS_IN_ALL = 0.5
-"""For a request's patterns at all of its steps."""
+"""CPU time of a request's patterns at all of its steps."""
 SPENT = "_sglang_gemma4_pattern_seconds"
 
 
@@ -27,7 +29,8 @@ class OutOfTimeError(Exception):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Interrupt what runs within it after ``seconds``, in the main thread; elsewhere signals do not arrive, and nothing is limited.
+    """Interrupt what runs within it after ``seconds`` of this thread's CPU time, in the main thread; elsewhere signals do not arrive, and
+    nothing is limited.
 
     Raises:
         OutOfTimeError: the time is over.
@@ -36,8 +39,12 @@ def limited(seconds: float) -> Iterator[None]:
         yield
         return
 
+    ends = time.thread_time() + seconds
+
     def interrupt(_number: int, _frame: Any) -> None:
-        raise OutOfTimeError
+        if (left := ends - time.thread_time()) <= 0:
+            raise OutOfTimeError
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -53,13 +60,13 @@ def check_in_time(original: Callable[..., bool], req: Any, *args: Any, **kwargs:
     patterns = req.sampling_params.stop_regex_strs
     if not patterns:
         return original(req, *args, **kwargs)
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         with limited(SECONDS_A_STEP):
             found = original(req, *args, **kwargs)
     except OutOfTimeError:
         return _end(req, patterns, f"more than {SECONDS_A_STEP * 1000:.0f} ms at one token")
-    spent = getattr(req, SPENT, 0.0) + time.perf_counter() - started
+    spent = getattr(req, SPENT, 0.0) + time.thread_time() - started
     setattr(req, SPENT, spent)
     if not found and spent > SECONDS_IN_ALL:
         return _end(req, patterns, f"more than {SECONDS_IN_ALL:g} s in all")
