@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tests.gpu import (
     beside_stages,
     curve_stages,
+    drafter_stages,
     host_stages,
     kv_format_stages,
     memory_stages,
@@ -20,6 +21,7 @@ TABLE: dict[str, tuple[Stage, ...]] = {
     "stages": stages.STAGES,
     "beside_stages": beside_stages.STAGES,
     "curve_stages": curve_stages.STAGES,
+    "drafter_stages": drafter_stages.STAGES,
     "host_stages": host_stages.STAGES,
     "kv_format_stages": kv_format_stages.STAGES,
     "memory_stages": memory_stages.STAGES,

@@ -19,7 +19,7 @@ from sglang_gemma4.benchmark.kernels import __main__ as kernels
 from sglang_gemma4.benchmark.profile import SLACK_STEPS
 from sglang_gemma4.benchmark.step_times import PROFILED_STEPS
 from sglang_gemma4.cpu.environment import has_accelerator
-from tests.gpu import measure, pd_servers, session_stages, soak
+from tests.gpu import drafter_engines, measure, pd_servers, session_stages, soak
 from tests.gpu.stage_table import ALL, GROUPS, TABLE, named
 from tests.gpu.stages import FLASH, Command, Stage
 from tests.unit.test_bench_sessions import run_of
@@ -67,6 +67,8 @@ def test_every_command_is_one_that_its_program_takes(stage: Stage, command: Comm
             assert start.main([words[3], "--dry-run", *words[4:]]) == 0
         elif module == "tests.gpu.soak":
             assert soak.parser().parse_args(words[3:]).minutes > 0
+        elif module == "tests.gpu.drafter_engines":
+            assert set(drafter_engines.parser().parse_args(words[3:]).arms) <= set(drafter_engines.ARMS)
         elif module == "tests.gpu.pd_servers":
             asked = pd_servers.parser().parse_args(words[3 : words.index("--")])
             assert asked.prefill_tp <= asked.cards >= asked.decode_tp or not asked.cards

@@ -1,7 +1,7 @@
 """Tiny random drafts of EAGLE-3's and DFlash's published shapes, with keys and values of their own.
 
 Their last tokens are not all random, so that some drafts are accepted: DFlash's leans towards the token whose embedding masks its block,
-EAGLE-3's towards the token that it reads.
+EAGLE-3's towards the token that it reads. ``large`` writes drafts of large models, for random weights.
 """
 
 import json
@@ -15,6 +15,7 @@ from tests.harness.oracles.reference import CHECKPOINTS
 
 Shapes = dict[str, tuple[int, ...]]
 HEAD = 32
+LARGE_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 STRENGTH = 0.05
 """Standard deviation of random weights."""
 
@@ -23,11 +24,7 @@ def eagle3(folder: Path, target: str) -> Path:
     """A draft of one Llama layer that reads three layers of ``target``, a tiny checkpoint's name; written to ``folder``."""
     text, table = _target(target)
     hidden, vocabulary, layers = text["hidden_size"], text["vocab_size"], text["num_hidden_layers"]
-    own = _config("LlamaForCausalLMEagle3", "llama", text) | {
-        "num_hidden_layers": 1,
-        "draft_vocab_size": vocabulary,
-        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": [0, layers // 2, layers - 2]},
-    }
+    own = _eagle3_config(text, [0, layers // 2, layers - 2], vocabulary)
     shapes: Shapes = {"fc.weight": (hidden, 3 * hidden), "norm.weight": (hidden,), "midlayer.hidden_norm.weight": (hidden,)}
     shapes |= _layer("midlayer.", hidden, own, inputs=2 * hidden)
     weights = _random(shapes)
@@ -45,20 +42,51 @@ def dflash(folder: Path, target: str, *, block: int = 16, window: int = 32, mask
     text, _ = _target(target)
     hidden, layers = text["hidden_size"], text["num_hidden_layers"]
     read = [round(number * (layers - 1) / 5) for number in range(6)]
-    own = _config("DFlashDraftModel", "qwen3", text) | {
-        "num_hidden_layers": 2,
-        "layer_types": ["sliding_attention", "full_attention"],
-        "sliding_window": window,
-        "use_sliding_window": True,
-        "block_size": block,
-        "num_target_layers": layers,
-        "dflash_config": {"target_layer_ids": read, "mask_token_id": mask},
-    }
+    own = _dflash_config(text, read, layers=2, window=window, block=block, mask=mask)
     shapes: Shapes = {"fc.weight": (hidden, len(read) * hidden), "hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
     for number in range(2):
         shapes |= _layer(f"layers.{number}.", hidden, own, inputs=hidden)
         shapes |= {f"layers.{number}.self_attn.{name}_norm.weight": (HEAD,) for name in "qk"}
     return _write(folder, own, _random(shapes))
+
+
+def large(folder: Path, algorithm: str, target: dict[str, Any]) -> Path:
+    """A draft's config.json alone, for ``--load-format dummy``; for 26B-A4B DFlash's has 0.43 billion parameters.
+
+    Args:
+        algorithm: "EAGLE3" or "DFLASH".
+        target: config.json of a released size.
+    """
+    text = target["text_config"]
+    hidden, layers = text["hidden_size"], text["num_hidden_layers"]
+    if algorithm == "EAGLE3":
+        own = _eagle3_config(text, [1, layers // 2 - 1, layers - 4], vocabulary=32_000) | {"intermediate_size": 3 * hidden}
+    else:
+        read = [1 + round(number * (layers - 4) / 5) for number in range(6)]
+        own = _dflash_config(text, read, layers=6, window=2048, block=16, mask=4) | {"intermediate_size": hidden * 3 // 2}
+    return _write(folder, own | LARGE_HEADS)
+
+
+def _eagle3_config(text: dict[str, Any], read: list[int], vocabulary: int) -> dict[str, Any]:
+    """config.json of a draft that reads hidden states of the target's layers ``read`` and proposes the first ``vocabulary`` tokens."""
+    return _config("LlamaForCausalLMEagle3", "llama", text) | {
+        "num_hidden_layers": 1,
+        "draft_vocab_size": vocabulary,
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": read},
+    }
+
+
+def _dflash_config(text: dict[str, Any], read: list[int], *, layers: int, window: int, block: int, mask: int) -> dict[str, Any]:
+    """config.json of a draft whose layers all slide, but the last."""
+    return _config("DFlashDraftModel", "qwen3", text) | {
+        "num_hidden_layers": layers,
+        "layer_types": ["sliding_attention"] * (layers - 1) + ["full_attention"],
+        "sliding_window": window,
+        "use_sliding_window": True,
+        "block_size": block,
+        "num_target_layers": text["num_hidden_layers"],
+        "dflash_config": {"target_layer_ids": read, "mask_token_id": mask},
+    }
 
 
 def _target(name: str) -> tuple[dict[str, Any], torch.Tensor]:
@@ -72,14 +100,15 @@ def _target(name: str) -> tuple[dict[str, Any], torch.Tensor]:
 
 def _config(architecture: str, model_type: str, text: dict[str, Any]) -> dict[str, Any]:
     hidden = text["hidden_size"]
-    same = {name: text[name] for name in ("hidden_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "bos_token_id")}
+    given = {"rms_norm_eps": 1e-6, "bos_token_id": 2, "eos_token_id": 1, **text}  # a released size leaves transformers' defaults out
+    same = {name: given[name] for name in ("hidden_size", "vocab_size", "max_position_embeddings", "rms_norm_eps", "bos_token_id")}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": HEAD, "intermediate_size": 2 * hidden, "hidden_act": "silu"}
     return {
         "architectures": [architecture],
         "model_type": model_type,
         **same,
         **heads,
-        "eos_token_id": text["eos_token_id"],
+        "eos_token_id": given["eos_token_id"],
         "tie_word_embeddings": False,
         "dtype": "bfloat16",
     }
@@ -102,8 +131,9 @@ def _random(shapes: Shapes) -> dict[str, torch.Tensor]:
     }
 
 
-def _write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
+def _write(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights, folder / "model.safetensors")
+    if weights is not None:
+        save_file(weights, folder / "model.safetensors")
     return folder
