@@ -136,7 +136,9 @@ PARTS = (
 )
 
 SEAMS = (
-    Seam(f"{UPDATER}.flush_cache_after_weight_update", "after", processors.forget, "7c23e3ef657a", parts=("image_cache",)),
+    Seam(
+        f"{UPDATER}.flush_cache_after_weight_update", "after", processors.forget, "b817c178966c", parts=("image_cache",), pins="signature"
+    ),
     Seam(
         "sglang.srt.models.gemma4_vision.Gemma4VisionPooler.forward",
         "before",
@@ -186,8 +188,9 @@ SEAMS = (
         f"{COMMON}._fully_load_pil_image",
         "before",
         "sglang_gemma4.serving.media.decoding:judge_image",
-        "cea292a8d9b5",
+        "05ec0e831bdc",
         parts=("media_bounds",),
+        pins="signature",
     ),
     Seam(
         f"{COMMON}.is_jpeg_with_cuda", "after", "sglang_gemma4.serving.media.pictures:plain_jpeg", "c33de6d9e1b2", parts=("media_bounds",)
@@ -203,8 +206,9 @@ SEAMS = (
         "sglang.srt.multimodal.processors.gemma4.Gemma4SGLangProcessor._video_decoder_to_tensor",
         "before",
         "sglang_gemma4.serving.media.decoding:judge_video",
-        "f52c8f82ac29",
+        "33be90a52ab7",
         parts=("media_bounds",),
+        pins="signature",
     ),
     Seam(
         f"{COMMON}.get_mm_http_session",
@@ -220,8 +224,17 @@ SEAMS = (
         "44201d3b101a",
         parts=("media_bounds",),
     ),
-    Seam(f"{MANAGER}.generate_request", "around", request_media.judge_addresses, "21bc72224c6a", parts=("request_media",)),
-    Seam(f"{MANAGER}._tokenize_one_request", "around", request_media.judge_modalities, "5f726c05bb27", parts=("request_media",)),
+    Seam(
+        f"{MANAGER}.generate_request", "around", request_media.judge_addresses, "fbc3cc5da441", parts=("request_media",), pins="signature"
+    ),
+    Seam(
+        f"{MANAGER}._tokenize_one_request",
+        "around",
+        request_media.judge_modalities,
+        "351dec1c7fd0",
+        parts=("request_media",),
+        pins="signature",
+    ),
     Seam(f"{PROCESSOR}.__init__", "after", request_media.mark_process, "a68fa6711fb8", parts=("request_media",)),
     Seam(
         f"{PROCESSOR}.__init__",
@@ -280,7 +293,14 @@ SEAMS = (
         parts=("request_media",),
     ),
     Seam(f"{CHAT}.__init__", "after", "sglang_gemma4.serving.media.shown:mark", "51e24292b11d", parts=("message_media",)),
-    Seam(f"{CHAT}._process_messages", "before", "sglang_gemma4.serving.media.shown:judge_ids", "80c3dd483728", parts=("message_media",)),
+    Seam(
+        f"{CHAT}._process_messages",
+        "before",
+        "sglang_gemma4.serving.media.shown:judge_ids",
+        "6a0f0545ca9f",
+        parts=("message_media",),
+        pins="signature",
+    ),
     Seam(
         f"{CHAT}._apply_jinja_template",
         "around",
@@ -314,8 +334,9 @@ SEAMS = (
         f"{ANTHROPIC}._convert_to_chat_completion_request",
         "before",
         "sglang_gemma4.serving.media.shown:judge_blocks",
-        "a3d027cb297a",
+        "8267df93c387",
         parts=("message_media",),
+        pins="signature",
     ),
     Seam(
         f"{PROCESSORS}.gemma4.Gemma4SGLangProcessor.process_mm_data",

@@ -171,8 +171,9 @@ SEAMS = (
         "sglang.srt.managers.scheduler.Scheduler.init_all_cuda_graphs",
         "after",
         memory_reserve.tell_what_is_left,
-        "3e9b3dcfda70",
+        "6b42136d843c",
         parts=("memory_reserve",),
+        pins="signature",
     ),
     Seam(
         "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._profile_available_bytes",
@@ -367,6 +368,6 @@ SEAMS = (
         "b6c665124d79",
         parts=("pool_hits",),
     ),
-    Seam(f"{COLLECTOR}.emit_constants", "after", pool_hit_counts.add_counters, "661df3d1a661", parts=("pool_hits",)),
+    Seam(f"{COLLECTOR}.emit_constants", "after", pool_hit_counts.add_counters, "adeb97ac459e", parts=("pool_hits",), pins="signature"),
     Seam(f"{COLLECTOR}.log_stats", "after", "sglang_gemma4.diagnostics.pool_hits:logged", "716da99a48aa", parts=("pool_hits",)),
 )

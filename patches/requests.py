@@ -68,15 +68,18 @@ PARTS = (
 )
 
 SEAMS = (
-    Seam(f"{MANAGER}.generate_request", "before", request_checks.judge, "21bc72224c6a", parts=("request_values",)),
+    Seam(f"{MANAGER}.generate_request", "before", request_checks.judge, "fbc3cc5da441", parts=("request_values",), pins="signature"),
     Seam(
         f"{MANAGER}._validate_one_request",
         "before",
         request_checks.judge_positions,
-        "2ad77394d482",
+        "40d2f74c5160",
         parts=("request_values",),
+        pins="signature",
     ),
-    Seam(f"{MANAGER}._send_one_request", "around", request_checks.send_in_turn, "c6e29fe9df7f", parts=("request_values",)),
+    Seam(
+        f"{MANAGER}._send_one_request", "around", request_checks.send_in_turn, "dd859bf5b5a3", parts=("request_values",), pins="signature"
+    ),
     Seam(
         "sglang.srt.entrypoints.http_server.serve_generate_request",
         "around",
@@ -119,8 +122,15 @@ SEAMS = (
         "2bd05ded99a7",
         parts=("admin_routes",),
     ),
-    Seam(f"{MANAGER}.generate_request", "before", admin_routes.refuse_without_memory, "21bc72224c6a", parts=("admin_routes",)),
-    Seam(f"{MANAGER}.configure_logging", "before", admin_routes.judge_logging, "a2bb88aa950a", parts=("admin_routes",)),
+    Seam(
+        f"{MANAGER}.generate_request",
+        "before",
+        admin_routes.refuse_without_memory,
+        "fbc3cc5da441",
+        parts=("admin_routes",),
+        pins="signature",
+    ),
+    Seam(f"{MANAGER}.configure_logging", "before", admin_routes.judge_logging, "680ab8e5bd21", parts=("admin_routes",), pins="signature"),
     Seam(f"{CONTROL}._execute_profile", "around", admin_routes.profile, "7f6e8b571956", parts=("admin_routes",)),
     Seam(
         "sglang.srt.utils.common.init_custom_process_group",
@@ -147,8 +157,9 @@ SEAMS = (
         "sglang.srt.entrypoints.http_server._setup_and_run_http_server",
         "before",
         admin_routes.warn_if_open,
-        "7b68d6a8a809",
+        "744747695aae",
         parts=("admin_routes",),
+        pins="signature",
     ),
     Seam(
         "sglang.srt.managers.schedule_batch.ScheduleBatch.prepare_for_extend",

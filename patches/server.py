@@ -76,9 +76,9 @@ PARTS = (
 )
 
 SEAMS = (
-    Seam(f"{SCHEDULER}.init_model_worker", "before", compiling.begin, "2ac65ef1f800", parts=("compile_ahead",)),
-    Seam(f"{SCHEDULER}.init_all_attention_backends", "before", compiling.wait, "a8b42acbf000", parts=("compile_ahead",)),
-    Seam(f"{SCHEDULER}.get_init_info", "after", compiling.keep, "e9e7f8ba9a31", parts=("compile_ahead",)),
+    Seam(f"{SCHEDULER}.init_model_worker", "before", compiling.begin, "ba949f6d648a", parts=("compile_ahead",), pins="signature"),
+    Seam(f"{SCHEDULER}.init_all_attention_backends", "before", compiling.wait, "24d56f35c84a", parts=("compile_ahead",), pins="signature"),
+    Seam(f"{SCHEDULER}.get_init_info", "after", compiling.keep, "1bfe7c8f9650", parts=("compile_ahead",), pins="signature"),
     Seam("sglang.srt.server_args.ServerArgs.resolve_once", "around", start_checks.check_arguments, "7822e7d5cefd", parts=("preflight",)),
     Seam(
         "sglang.srt.arg_groups.speculative_hook._handle_frozen_kv_mtp",
