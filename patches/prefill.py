@@ -106,7 +106,8 @@ PARTS = (
         why="Where prompts do not go in one forward with running requests, SGLang prefills as long as prompts wait, and streams stop.",
         evidence="srt/managers/scheduler.py:1400 (it goes on prefilling), :1425 (the interval) · H200, E4B with MTP, mix, three passes: "
         "p99 between tokens 94 ms and 181 without, longest pause 96 and 673 ms, p99 first token 962 and 839 ms, 6,982 and 7,502 tokens/s; "
-        "vLLM beside it 142 and 196 ms, 1,353 ms, 5,527 tokens/s (runs/2026-12-01-e4b-h200-turns) · E2B, 12B and 31B were not run",
+        "vLLM beside it 142 and 196 ms, 1,353 ms, 5,527 tokens/s (runs/2026-12-01-e4b-h200-turns) · E2B, 12B and 31B were not run "
+        "· tests/engine/test_turns_of_prefills.py",
         remove_when="SGLang bounds by itself how long running requests wait for prefills.",
         uses=(uses.prefill_turns,),
     ),

@@ -23,12 +23,6 @@ SHOWN_FILES = 4
 MARK = "SGLANG_GEMMA4_STATES="
 
 
-def local(check_patches: bool = True) -> dict[str, Any]:
-    """Everything about this installation as JSON-ready data; a probe that fails leaves its error as the value."""
-    data = installation()
-    return add_patches(data) if check_patches else data
-
-
 def installation() -> dict[str, Any]:
     """What is known within a second, without an import of torch or SGLang; ``patches`` is empty."""
     data: dict[str, Any] = {
@@ -128,11 +122,6 @@ def patch_states() -> list[dict[str, Any]]:
             return rows
     last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
     raise RuntimeError(f"SGLang did not load the patches (exit status {done.returncode}): {last}")
-
-
-def local_text(data: dict[str, Any], limit: int | None = None) -> str:
-    """``local`` for a terminal of ``limit`` columns."""
-    return f"{installation_text(data, limit)}\n{patches_text(data, limit)}"
 
 
 def installation_text(data: dict[str, Any], limit: int | None = None) -> str:

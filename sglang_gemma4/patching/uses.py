@@ -43,9 +43,8 @@ def moe(server: Server) -> str | None:
 
 def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a number is set."""
-    words = ("auto", *switches.POLICY_WORDS)
     given = [environ.get(name, "").strip() for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP)]
-    return any(one and one not in words for one in given)
+    return any(one and one not in switches.POLICY_WORDS for one in given)
 
 
 def joined_steps(server: Server) -> str | None:

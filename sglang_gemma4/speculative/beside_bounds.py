@@ -24,9 +24,9 @@ LATENCY = Gap(seconds=0.050, queued=4.0)
 """50 ms, which few notice, hold a joined step of 2,048 rows of 26B-A4B in 4 bits on an H200, and four times as many a decode step and
 8,192 tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``, ``runs/2026-11-29-26b-h200-auto``)."""
 BALANCED = Gap(seconds=0.150)
-"""The default, by the card's clock: 8,192 tokens of prompts and a decode step of 26B-A4B in bfloat16 on an H200, which is what vLLM's
-default lets pass, too. With it first tokens and pauses of a mix are both sooner than vLLM's (``runs/2026-12-01-26b-h200-gap150``)."""
-POLICIES = {"latency": LATENCY, "balanced": BALANCED, "throughput": BALANCED, "auto": BALANCED, "": BALANCED}
+"""The default, by the GPU's clock. 8,192 prompt tokens and a decode step of 26B-A4B in bfloat16 take about that long on an H200. A mixed
+load then had earlier first tokens and shorter pauses than on vLLM (``runs/2026-12-01-26b-h200-gap150``; raw lines are lost)."""
+POLICIES = {"latency": LATENCY, "balanced": BALANCED, "throughput": BALANCED, "": BALANCED}
 """Of the words in :data:`switches.POLICY_WORDS`. ``throughput`` differs where prompts go in turn (:func:`takes_turns`)."""
 
 

@@ -51,13 +51,16 @@ def relay_of(_result: None, future_map: Any, *_args: Any, **_named: Any) -> None
 
 
 def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **named: Any) -> Any:
-    """Around ``eagle_sample``, outermost: drafts accepted, or SGLang's way where logits are changed or sampled from, or drafts are a tree.
+    """Around ``eagle_sample``, outermost: drafts accepted, or SGLang's way where logits are changed or sampled from, drafts are a tree, or
+    the drafter is not MTP's: with EAGLE-3 it has not run on a GPU.
 
     Returns:
         As SGLang's: tokens of all rows, accepted rows of each request, and which they are.
     """
     _here.latest = None
-    if batch.forward_mode.is_idle() or not (verify_tokens.suffice(batch) and _is_chain(verify_input, logits_output)):
+    if batch.forward_mode.is_idle() or not batch.spec_algorithm.is_frozen_kv_mtp():
+        return original(verify_input, batch, logits_output, *args, **named)
+    if not (verify_tokens.suffice(batch) and _is_chain(verify_input, logits_output)):
         return original(verify_input, batch, logits_output, *args, **named)
     if not takes(NAME, reason_against_device(verify_input.draft_token.device), "SGLang's launches say what is accepted"):
         return original(verify_input, batch, logits_output, *args, **named)

@@ -50,9 +50,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 def test_doctor_and_the_start_table_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert "  slow starts        SGLang's bytecode is nowhere" in doctor.local_text(doctor.local(check_patches=False))
+    assert "  slow starts        SGLang's bytecode is nowhere" in doctor.installation_text(doctor.installation())
     shown = table.lines({"seconds": 10.0, "parts": [], "bytecode": bytecode.problem()})
     assert shown[-1].startswith("  SGLang's bytecode is nowhere and not kept")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    assert "slow starts" not in doctor.local_text(doctor.local(check_patches=False))
+    assert "slow starts" not in doctor.installation_text(doctor.installation())
     assert table.lines({"seconds": 10.0, "parts": []}) == ["ready after 10.0 s"]

@@ -114,7 +114,7 @@ def test_doctor_reports_and_json_reads_back(monkeypatch: pytest.MonkeyPatch, cap
     assert status == (0 if data["healthy"] else 1)
     assert data["entry_point"] == "installed"
     assert data["distributions"]["sglang"] == "0.5.23"
-    text = doctor.local_text(data)
+    text = doctor.installation_text(data)
     assert "SGLANG_GEMMA4_MODEL_FIXES" in text
 
 
@@ -168,9 +168,9 @@ def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -
     for probe in ("_gpus", "_entry_point", "_version", "patch_states"):
         monkeypatch.setattr(doctor, probe, broken)
     monkeypatch.setenv("SGLANG_GEMMA4_STRICT", "perhaps")
-    data = doctor.local()
+    data = doctor.add_patches(doctor.installation())
     assert not data["healthy"]
-    text = doctor.local_text(data)
+    text = f"{doctor.installation_text(data)}\n{doctor.patches_text(data)}"
     assert "error: OSError: no such luck" in text
     assert "PROBLEM SGLANG_GEMMA4_STRICT='perhaps'" in text
     assert text.endswith("NOT HEALTHY")

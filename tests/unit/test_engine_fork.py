@@ -17,10 +17,10 @@ for line in sys.stdin:
         sys.exit()
     engine = subprocess.Popen(["sleep", "60"], start_new_session=True)
     said = json.dumps({"pid": engine.pid}) + "\\n"
-    if how == "hangs, and its end is told":
+    if how == "hangs, and its end is reported":
         os.write(1, said.encode())
         engine.wait()
-    elif how == "hangs, and its end is not told":
+    elif how == "hangs, and its end is not reported":
         os.write(1, said.encode())
         time.sleep(60)
     open(case["log"], "w").write(how)
@@ -45,12 +45,12 @@ def test_an_answer_that_comes_with_its_process_id(nursery: Nursery) -> None:
     ask(nursery, "answers at once")
 
 
-@pytest.mark.parametrize("how", ["ends", "hangs, and its end is told", "hangs, and its end is not told"])
+@pytest.mark.parametrize("how", ["ends", "hangs, and its end is reported", "hangs, and its end is not reported"])
 def test_the_case_after_a_failure_gets_its_own_answer(how: str, nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    if how.endswith("not told"):  # what is told may take its time on a busy machine
+    if how.endswith("not reported"):  # a report may take long on a busy machine
         monkeypatch.setattr(engine_fork, "SECONDS_TO_END", 0.5)
     before = nursery.process.pid
     with pytest.raises(EngineFailed, match="the nursery ended" if how == "ends" else "time limit reached"):
         ask(nursery, how)
     ask(nursery, "answers at once")
-    assert (nursery.process.pid == before) == (how == "hangs, and its end is told")
+    assert (nursery.process.pid == before) == (how == "hangs, and its end is reported")

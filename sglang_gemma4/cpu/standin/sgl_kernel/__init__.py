@@ -40,8 +40,10 @@ def rotate_input_ids_cpu(*args: Any, **kwargs: Any) -> None:
 
 
 def build_draft_decode_metadata_cpu(*args: Any, **kwargs: Any) -> None:
-    """EAGLE's multi-step draft only; Gemma 4's draft reads the target's KV."""
-    raise NotImplementedError("the CPU reference engine has no EAGLE draft (build_draft_decode_metadata_cpu)")
+    """Of SGLang's own CPU backend for EAGLE's draft steps; here :mod:`sglang_gemma4.cpu.own_drafts` takes its place."""
+    raise NotImplementedError(
+        "the CPU reference engine describes draft steps itself (cpu/own_drafts.py), not by build_draft_decode_metadata_cpu"
+    )
 
 
 _library = torch.library.Library("sgl_kernel", "FRAGMENT")
