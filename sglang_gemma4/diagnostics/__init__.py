@@ -1,1 +1,1 @@
-"""What is installed, what is patched, what does not fit: preflight checks, the banner, ``doctor``."""
+"""What is installed, what is patched and what does not fit: preflight checks, the banner, ``doctor``."""

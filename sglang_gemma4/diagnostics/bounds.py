@@ -1,4 +1,4 @@
-"""Bounds checks of index tables before the kernels that read through them run. Independent of SGLang.
+"""Bounds checks of index tables, made before the kernels that read through them run. Independent of SGLang.
 
 A :class:`Table` is one kernel argument together with the buffer it indexes; :func:`check` returns the first illegal
 entry, or None.
@@ -76,8 +76,12 @@ class Violation:
 
 @dataclass(frozen=True)
 class Extent:
-    """Which entries of a table are read, on the host, one value for each row: ``start`` to ``end`` of a list or of the row itself,
-    from ``first`` (counted from ``start``) on."""
+    """Which entries of a table are read: host lists with one value for each row.
+
+    A row's entries are ``starts`` to ``ends`` of the flat list, or of the row itself. Those before ``first``, counted
+    from
+    ``starts``, are not read.
+    """
 
     requests: list[int]
     starts: list[int]
@@ -86,7 +90,7 @@ class Extent:
 
     @classmethod
     def of(cls, table: Table) -> "Extent":
-        """Copies the lengths or offsets to the host."""
+        """The extent of a table; copies its lengths or offsets to the host."""
         offsets = table.indptr if table.indptr is not None else table.lengths
         if offsets is None:
             raise ValueError(f"table {table.name} has neither indptr nor lengths; give one of them")
@@ -96,7 +100,7 @@ class Extent:
 
 
 def check(tables: Iterable[Table]) -> Violation | None:
-    """The first violation, by table, in each whole rows before entries. Waits for the device several times for each table."""
+    """The first violation, table by table, whole rows before single entries. Synchronises with the device several times per table."""
     for table in tables:
         extent = Extent.of(table)
         if violation := _bad_row(table, extent) or _bad_entry(table, extent):
@@ -105,7 +109,7 @@ def check(tables: Iterable[Table]) -> Violation | None:
 
 
 def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices into the buffer [rows, longest row], and whether each is read."""
+    """The indices into the buffer [rows, longest row], and a mask of those that are read."""
     requests, starts, ends, first = (torch.tensor(each, device=table.indices.device)[:, None] for each in astuple(extent))
     entry = torch.arange(int((ends - starts).max()), device=table.indices.device)
     if table.indptr is not None:
@@ -118,7 +122,7 @@ def live_values(table: Table, extent: Extent) -> tuple[torch.Tensor, torch.Tenso
 
 
 def check_allocation(slots: torch.Tensor, group: Group, page_size: int, bound: int) -> Violation | None:
-    """Check slots [tokens] of an allocation: inside the buffer, not reserved, no duplicates. Copies them to the host.
+    """Check the slots [tokens] of an allocation: inside the buffer, not reserved, no duplicates. Copies them to the host.
 
     ``entry`` of the violation is the token's place in ``slots``; it has no row and no request (-1).
     """
@@ -132,7 +136,7 @@ def check_allocation(slots: torch.Tensor, group: Group, page_size: int, bound: i
 
 
 def _bad_row(table: Table, extent: Extent) -> Violation | None:
-    """A row that cannot be read at all."""
+    """The first row that cannot be read at all, or None."""
 
     def wrong(kind: Kind, row: int, index: int, lowest: int, bound: int) -> Violation:
         return Violation(kind, table.name, table.group, table.unit, row, extent.requests[row], 0, index, lowest, bound)

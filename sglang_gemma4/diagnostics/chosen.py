@@ -1,4 +1,4 @@
-"""What a server chose for this model, card and flags, in a few lines of its banner: attention, draft, graphs, pools."""
+"""What a server chose for this model, GPU and flags (attention, draft, graphs, pools), as a few lines of its banner."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from sglang_gemma4.patching import this_server, uses
 
 
 def lines(scheduler: Any) -> list[str]:
-    """Lines on a ``Scheduler`` that is ready, in its own process."""
+    """The banner's lines about a ``Scheduler`` that is ready; call it in the scheduler's process."""
     try:
         server = this_server.of_this_process()
         return [] if server is None else [_model(server), _pools(scheduler), _draft(server)]

@@ -79,7 +79,7 @@ def fetch(url: str, api_key: str | None = None) -> str:
 
 
 def report(board: dict[str, Any], text: str) -> tuple[str, bool]:
-    """What a server's /metrics has of the dashboard, for a terminal, and whether all of it is there or comes later."""
+    """For a terminal: the dashboard's metrics that a server's /metrics has; and whether all are there or will come later."""
     absent: dict[str, list[str]] = {}
     for query, metric in missing(board, text):
         absent.setdefault(metric, []).append(query.panel)

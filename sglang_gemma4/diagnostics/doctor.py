@@ -1,4 +1,4 @@
-"""``sglang-gemma4 doctor``: what is here, what works, what a live server has. Every probe is guarded."""
+"""``sglang-gemma4 doctor``: the installation, the patches that apply, and the state of a live server. A failing probe does not end it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ MARK = "SGLANG_GEMMA4_STATES="
 
 
 def installation() -> dict[str, Any]:
-    """What is known within a second, without an import of torch or SGLang; ``patches`` is empty."""
+    """What is known within a second, without importing torch or SGLang; ``patches`` is empty."""
     data: dict[str, Any] = {
         "package": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
@@ -45,7 +45,7 @@ def installation() -> dict[str, Any]:
 
 
 def add_patches(data: dict[str, Any]) -> dict[str, Any]:
-    """``installation`` with what a server would apply; some 20 seconds, since a process of its own imports SGLang."""
+    """``installation`` plus the patches that a server would apply; takes some 20 s, since a separate process imports SGLang."""
     rows = _probe(patch_states)
     if isinstance(rows, list):
         rows = status.planned(rows)
@@ -97,7 +97,7 @@ def _entry_point() -> str:
 
 
 def patch_states() -> list[dict[str, Any]]:
-    """Apply the patches in a process of its own, as a server would, and return their states.
+    """Apply the patches in a separate process, as a server would, and return their states.
 
     Raises:
         RuntimeError: SGLang does not import here; the message holds the last line it printed.
@@ -155,7 +155,7 @@ def _indented(rows: list[list[str]], limit: int | None) -> list[str]:
 
 
 def _files(changed: Any) -> str:
-    """What was found of the files that patches change."""
+    """The result of the check of the SGLang files that the patches change, for a terminal."""
     if not isinstance(changed, list):
         return str(changed)
     if not changed:
@@ -200,13 +200,13 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
 
 
 def _open(info: dict[str, Any]) -> str | None:
-    """Why everybody may administrate the server, or None; several tokenizer processes do not look at --admin-api-key."""
+    """Why anyone can administer the server, or None; with several tokenizer processes --admin-api-key is not checked."""
     admin = bool(info.get("admin_api_key")) and info.get("tokenizer_worker_num", 1) == 1
     return open_server.problem(info.get("host"), info.get("port"), bool(info.get("api_key")), admin)
 
 
 def live_text(data: dict[str, Any], limit: int | None = None) -> str:
-    """``live`` for a terminal of ``limit`` columns: one state a patch for the whole server."""
+    """``live`` for a terminal of ``limit`` columns: one state per patch for the whole server."""
     lines = [f"{data['url']}: sglang-gemma4 {data['package']} on SGLang {data['sglang']}, {data['model']}"]
     lines.append(f"patches: {status.summary(data['patches'])}")
     lines += [f"  {line}" for line in status.table(data["patches"], limit and limit - 2)]

@@ -1,4 +1,4 @@
-"""Which drafts and speculative algorithms a Gemma 4 server can use, by config.json and flags as typed.
+"""Which drafts and speculative algorithms a Gemma 4 server can use, judged by config.json and the flags as typed.
 
 Neither torch nor sglang is imported.
 """
@@ -32,7 +32,7 @@ MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
 """With these algorithms the draft of a Gemma 4 target is its MTP assistant; EAGLE3 and others bring their own drafts."""
 
 OF_A_CHECKPOINT = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
-"""Algorithms for which SGLang takes the target itself, once more, where no draft is given."""
+"""Algorithms for which SGLang loads the target a second time as its draft if none is given."""
 
 UNDER_MTP = {
     "speculative_token_map": ((), "the assistant has its own vocabulary, and a map is for EAGLE drafts"),
@@ -40,11 +40,11 @@ UNDER_MTP = {
     "speculative_accept_threshold_single": (("1.0", "1"), "MTP accepts only what the target would have sampled"),
     "speculative_accept_threshold_acc": (("1.0", "1"), "MTP accepts only what the target would have sampled"),
 }
-"""Flags that FROZEN_KV_MTP does not read: values that ask for nothing, and why others mean nothing."""
+"""Flags that FROZEN_KV_MTP does not read: their neutral values, and why any other value has no effect."""
 
 
 def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: bool = False) -> Iterator[str]:
-    """What cannot work of the draft that is asked for ``model`` with this ``config``, on the CPU reference engine or a GPU.
+    """What cannot work with the draft asked for ``model`` with this ``config``, on the CPU reference engine or a GPU.
 
     Raises:
         PreflightError: a draft's config.json is missing or cannot be read.
@@ -83,7 +83,7 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
 
 
 def _without_a_draft(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Flags of speculation, without any: SGLang does not look at them."""
+    """Flags of speculation that were given without a draft, where SGLang ignores them."""
     for name in (*LENGTHS, "speculative_adaptive"):
         if arguments.get(name):
             given = "" if arguments[name] is True else f" {arguments[name]}"
@@ -110,7 +110,7 @@ def _of_an_assistant(
 
 
 def _of_another(draft: str, model: str, found: dict[str, Any], algorithm: Any, wants_mtp: bool) -> Iterator[str]:
-    """What cannot work of a draft that is no assistant."""
+    """What cannot work with a draft that is not an MTP assistant."""
     named = ", ".join(found.get("architectures") or []) or "of no architecture"
     if wants_mtp:
         yield f"{draft} is {named}, not {' or '.join(ASSISTANTS)}; give the assistant that was trained with {model}"
@@ -127,7 +127,7 @@ def _of_another(draft: str, model: str, found: dict[str, Any], algorithm: Any, w
 
 
 def _on_a_cpu(draft: str, model: str, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What the CPU reference engine's own attention does not draft with."""
+    """What the attention of the CPU reference engine cannot draft with."""
     algorithm, topk = arguments.get("speculative_algorithm"), arguments.get("speculative_eagle_topk")
     if str(algorithm).upper() in ("STANDALONE", "NEXTN"):
         yield f"--speculative-algorithm {algorithm} with {draft}: the CPU reference engine drafts by MTP; {_mtp(model)}"

@@ -1,6 +1,7 @@
 """``sglang-gemma4 flags``: the verdict on every flag of SGLang's server for Gemma 4, from ``server_flags.toml``.
 
-Neither torch nor sglang is imported. A refused example's line is what the preflight check says of it, unless SGLang's own check does.
+Neither torch nor sglang is imported. The message of a refused example is the preflight check's, or SGLang's where
+SGLang refuses first.
 """
 
 import argparse
@@ -41,9 +42,9 @@ class Group:
 
     Attributes:
         flags: names of ``ServerArgs`` fields.
-        tests: files, relative to the repository, that serve with them.
+        tests: test files, relative to the repository, that start a server with these flags.
         tried: values with which ``tests/engine/test_flags_tried.py`` starts one engine, all at once.
-        beside: further values that those need.
+        beside: further values that ``tried`` needs.
     """
 
     name: str
@@ -57,13 +58,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Refused:
-    """Values that no server starts with. MODEL in them stands for the model's path.
+    """Values with which no server starts. MODEL in them stands for the model's path.
 
     Attributes:
-        by: who refuses: the preflight check of "values" as typed, of "pools" or "mtp" as resolved, or "sglang" itself.
-        said: the line of SGLang's; empty for a check of this package.
-        gpu: the CPU reference engine meets another refusal first.
-        cpu_engine: it is refused on the CPU reference engine alone.
+        by: who refuses: the preflight check of "values" as typed, of "pools" or "mtp" as resolved, or "sglang"
+            itself.
+        said: SGLang's message; empty where a check of this package refuses.
+        gpu: True if the CPU reference engine is refused for another reason first.
+        cpu_engine: True if only the CPU reference engine is refused.
     """
 
     given: Mapping[str, Any]
@@ -73,12 +75,12 @@ class Refused:
     cpu_engine: bool = False
 
     def arguments(self, model: str) -> dict[str, Any]:
-        """The values for a model at a path."""
+        """The refused values, with ``model`` in place of MODEL."""
         return {name: _at(value, model) for name, value in self.given.items()}
 
     @property
     def line(self) -> str:
-        """What an operator reads."""
+        """The message that the operator reads."""
         return self.said or _line(self)
 
 
@@ -105,7 +107,7 @@ def groups() -> list[Group]:
 
 
 def refused() -> list[Refused]:
-    """All examples of what is refused."""
+    """All examples of refused values."""
     return [Refused(**one) for one in _read()["refused"]]
 
 
@@ -130,14 +132,14 @@ def _line(example: Refused) -> str:
 
 
 def _check_pools(given: Mapping[str, Any]) -> None:
-    """As a server with chunks of 2,048 tokens that sizes its pools by window, on a model with a window of 64."""
+    """Check the pools as a server does that has 2,048-token chunks, sizes its pools by window and whose model has a window of 64."""
     resolved = {"chunked_prefill_size": 2048, "disable_overlap_schedule": True, **given}
     tokens, ratio = given["max_total_tokens"], given.get("swa_full_tokens_ratio")
     preflight.refuse(pool_limits.problems(tokens, ratio, resolved, window=64, context=8192, interval=128, sized=True))
 
 
 def typed(given: Mapping[str, Any]) -> str:
-    """Values as they stand on a command line."""
+    """The values as they are typed on a command line."""
     words = []
     for name, value in given.items():
         several = " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -179,7 +181,7 @@ def _examples() -> Iterator[str]:
 
 
 def data() -> dict[str, dict[str, Any]]:
-    """For JSON: by flag its verdict, the group that shares it, why, tests, and examples of what is refused."""
+    """JSON-ready, by flag: its verdict, the group that shares it, the reason, the tests, and examples of refused values."""
     examples = refused()
     return {flag: _row(one, flag, examples) for one in groups() for flag in one.flags}
 
@@ -190,13 +192,13 @@ def _row(group: Group, flag: str, examples: Sequence[Refused]) -> dict[str, Any]
 
 
 def text(limit: int | None = None) -> str:
-    """For a terminal of ``limit`` columns: the groups by verdict, with their flags."""
+    """The table for a terminal of ``limit`` columns: the groups by verdict, with their flags."""
     lines = [terminal.wrapped(f"{one.verdict:<9} {one.name}: {' '.join(one.flags)}", limit, " " * 10) for one in groups()]
     return "\n".join(itertools.chain(*lines))
 
 
 def _field(name: str) -> str:
-    """The field of a flag, typed or as a field.
+    """The ``ServerArgs`` field of ``name``, which may be written as a flag or as a field.
 
     Raises:
         ValueError: there is no such flag.
@@ -208,7 +210,7 @@ def _field(name: str) -> str:
 
 
 def about(name: str, limit: int | None = None) -> str:
-    """What the table says of one flag, for a terminal of ``limit`` columns; ValueError where there is no such flag."""
+    """What the table says about one flag, for a terminal of ``limit`` columns; ValueError if there is no such flag."""
     wanted = _field(name)
     found = next(one for one in groups() if wanted in one.flags)
     lines = [f"--{wanted.replace('_', '-')}: {found.verdict} ({VERDICTS[found.verdict]}), {found.name}. {found.why}".rstrip()]
@@ -230,7 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def add_command(commands: Any) -> None:
-    """The subcommand ``flags``."""
+    """Add the subcommand ``flags``."""
     parser = commands.add_parser("flags", help="which flags of SGLang's server work with Gemma 4, are refused, or are untested")
     parser.add_argument("name", nargs="?", metavar="FLAG", help="one flag: its verdict, its tests, and which values are refused")
     form = parser.add_mutually_exclusive_group()

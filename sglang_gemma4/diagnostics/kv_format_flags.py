@@ -1,4 +1,4 @@
-"""--kv-cache-dtype int8_per_token_head and fp8_per_token_head; an fp8 cache works on triton where layers share KV."""
+"""Checks for --kv-cache-dtype int8_per_token_head and fp8_per_token_head once SGLang has resolved its arguments."""
 
 from typing import Any
 
@@ -8,9 +8,10 @@ from sglang_gemma4.patching import switches
 
 
 def check(_result: None, server_args: Any) -> None:
-    """After ``handle_model_specific_adjustments``, when the backends are resolved: what does not run with a format is refused by name.
+    """After ``handle_model_specific_adjustments``, when the backends are resolved: refuse by name what a format does not work with.
 
-    A decode server keeps what it retracts in tensors on the host, which take scales; SGLang's choice, a host pool, does not.
+    A decode server then keeps retracted requests in host tensors, which hold scales. SGLang's default, a host pool,
+    does not.
     """
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
     from sglang.srt.arg_groups.overrides import declare_resolution

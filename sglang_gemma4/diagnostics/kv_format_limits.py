@@ -1,4 +1,4 @@
-"""What a KV cache with scales by token and head does not run with, checked on SGLang's resolved arguments before any weight is loaded."""
+"""Checks SGLang's resolved arguments for what a KV cache with scales per token and head cannot run with, before weights are loaded."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ FIELDS = (
 TRANSFERS = ("nixl", "mooncake")
 """Transfer backends between a prefill and a decode server that were tried with scales."""
 OWN_KEYS = ("EAGLE3", "DFLASH", "DSPARK", "STANDALONE")
-"""Algorithms whose drafts have a KV cache of their own, which SGLang's attention for them reads and writes without scales."""
+"""Algorithms whose drafts have a KV cache of their own; SGLang's attention reads and writes that cache without scales."""
 CPU_BACKENDS = ("intel_amx", "torch_native")
 
 
@@ -42,18 +42,18 @@ def check(
     hnd: bool = False,
     unmasked: bool = False,
 ) -> None:
-    """Check what SGLang resolved, where ``kv_cache_dtype`` is one of ``kernels.kv_cache.formats``.
+    """Check SGLang's resolved arguments if ``kv_cache_dtype`` is one of ``kernels.kv_cache.formats``.
 
     Args:
         arguments: :data:`FIELDS`, and the attention backends of prefill and decode under ``prefill_backend`` and ``decode_backend``.
-        gemma4: the model is one.
+        gemma4: the model is a Gemma 4.
         cpu_engine: :data:`CPU_BACKENDS` are this package's.
-        capability: the card's, None without a CUDA card.
-        hnd: SGLANG_USE_HND_KVCACHE.
-        unmasked: images of this model attend both ways, and the patch image_masks is off.
+        capability: the GPU's compute capability, None without a CUDA GPU.
+        hnd: the value of SGLANG_USE_HND_KVCACHE.
+        unmasked: image tokens of this model attend in both directions, and the patch image_masks is off.
 
     Raises:
-        PreflightError: the server could not start, or its numbers would be wrong.
+        PreflightError: the server could not start, or would compute wrong values.
     """
     kind = named(arguments["kv_cache_dtype"])
     if kind is None:

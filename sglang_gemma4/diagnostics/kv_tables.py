@@ -1,7 +1,8 @@
-"""What attention will read and write, taken from SGLang's batch, pools and attention backends as :class:`bounds.Table` s.
+"""What attention is about to read and write, as :class:`bounds.Table` s made from SGLang's batch, pools and attention backends.
 
-:func:`source` is SGLang's own request table and slot mapping, which every backend starts from, and where new keys go;
-:func:`built` is what a backend made of them for its kernels.
+:func:`source` gives SGLang's own request table and slot mapping, which every backend starts from, and the slots of
+new keys;
+:func:`built` gives what a backend made of them for its kernels.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Pools:
 
     @classmethod
     def of(cls, pool: Any) -> "Pools":
-        """Of SGLang's ``SWAKVPool`` (two buffers) or of any other KV pool (one)."""
+        """The pools of SGLang's ``SWAKVPool`` (two buffers) or of any other KV pool (one)."""
         mapping = getattr(pool, "full_to_swa_index_mapping", None)
         if mapping is None:
             slots = pool.size + pool.page_size
@@ -54,7 +55,7 @@ class Forward:
         key_lens: [rows] keys of each request, this pass's own included.
         query_lens: [rows] new tokens; 0 for a draft, which writes no keys.
         req_to_token: [requests, longest] slot of each position.
-        slots: [tokens] where new keys go, or None where none are written.
+        slots: [tokens] slots that new keys are written to, or None if none are written.
         distance: how far behind a query its oldest key is on sliding layers (window - 1), or None without a window.
     """
 
@@ -67,7 +68,7 @@ class Forward:
 
     @classmethod
     def of(cls, batch: Any, backend: Any, distance: int | None, draft: bool) -> "Forward":
-        """From SGLang's ``ForwardBatch``, or the view of one that a graph runner hands to its backend."""
+        """The forward of SGLang's ``ForwardBatch``, or of the view of one that a graph runner hands to its backend."""
         rows = batch.batch_size
         requests, key_lens = batch.req_pool_indices[:rows], batch.seq_lens[:rows].long()
         mode = batch.forward_mode
@@ -92,7 +93,7 @@ class Forward:
 
 
 def source(forward: Forward, pools: Pools) -> list[Table]:
-    """The slots of every key in the request table, and of the keys in the window after the mapping."""
+    """Tables with the slots of every key in the request table, and the mapped slots of the keys in the window."""
     reads: dict[str, Any] = {"lengths": forward.key_lens, "by_request": True}
     found = [_slots("req_to_token", "full", forward.req_to_token, forward, pools, **reads)]
     if pools.mapping is not None:
@@ -115,7 +116,7 @@ def _slots(name: str, group: Group, slots: torch.Tensor, forward: Forward, pools
 
 
 def _offsets(forward: Forward) -> torch.Tensor:
-    """[rows + 1] where each request's new tokens begin in ``forward.slots``."""
+    """[rows + 1] offsets in ``forward.slots`` at which each request's new tokens begin."""
     assert forward.slots is not None
     return torch.nn.functional.pad(forward.query_lens.cumsum(0), (1, 0)).clamp(max=forward.slots.numel())
 
@@ -123,7 +124,7 @@ def _offsets(forward: Forward) -> torch.Tensor:
 def built(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table] | None:
     """The tables that ``backend`` built for its kernels; None for an unknown backend.
 
-    With ``replay`` those that a captured graph reads: buffers at fixed addresses, already filled for this batch.
+    With ``replay``, those that a captured graph reads: buffers at fixed addresses, already filled for this batch.
     """
     for kind in type(backend).__mro__:
         if kind.__name__ in READERS:
@@ -149,7 +150,7 @@ def _triton(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[
 
 
 def _paged(backend: Any, forward: Forward, pools: Pools, replay: bool) -> list[Table]:
-    """trtllm_mha and FlashAttention: tables of pages, cut by ``cache_seqlens_int32``; ``forward_metadata`` is set at replay too."""
+    """Tables of trtllm_mha and FlashAttention: pages, cut by ``cache_seqlens_int32``; ``forward_metadata`` is set at replay too."""
     metadata, page = backend.forward_metadata, backend.page_size
     tokens = metadata.cache_seqlens_int32.long()
     pages = (tokens + page - 1) // page
@@ -176,4 +177,4 @@ READERS: dict[str, Callable[[Any, Forward, Pools, bool], list[Table]]] = {
     "FlashAttentionBackend": _paged,
     "Gemma4CpuAttention": lambda *_: [],  # reads the request table itself, which `source` covers
 }
-"""By class name of a backend or of its base; importing the classes would import their kernels."""
+"""By the class name of a backend or of its base; importing the classes would import their kernels."""

@@ -1,4 +1,4 @@
-"""The patches and switches as text, JSON, a table for docs/switches.md and fingerprints, all from the declarations."""
+"""The patches and switches as text, JSON, the table of docs/switches.md and fingerprints, all made from the declarations."""
 
 import difflib
 import json
@@ -43,7 +43,7 @@ def _groups() -> list[tuple[str, list[tuple[Switch, list[Part]]]]]:
 
 
 def text(limit: int | None = None) -> str:
-    """For a terminal of ``limit`` columns: each switch, in groups, and below it its patches, with what is on in this environment."""
+    """For a terminal of ``limit`` columns: the switches by group, each with its patches and whether they are on in this environment."""
     lines = []
     for group, members in _groups():
         lines.append(group)
@@ -56,7 +56,7 @@ def text(limit: int | None = None) -> str:
 
 
 def _named(name: str) -> Part:
-    """A patch.
+    """The patch of this name.
 
     Raises:
         ValueError: there is no such patch; the message names the nearest.
@@ -69,13 +69,13 @@ def _named(name: str) -> Part:
 
 
 def one_as_data(name: str) -> dict[str, Any]:
-    """The row of one patch; ValueError where there is none of this name."""
+    """The row of one patch; ValueError if there is no patch of this name."""
     patch = _named(name)
     return next(row for row in data() if row["name"] == patch.name)
 
 
 def one(name: str, limit: int | None = None) -> str:
-    """All of one patch, for a terminal of ``limit`` columns; ValueError where there is none of this name."""
+    """Everything about one patch, for a terminal of ``limit`` columns; ValueError if there is no patch of this name."""
     patch = _named(name)
     switch = switches.SWITCHES[patch.switch]
     off = patching.why_off(patch, os.environ)
@@ -101,7 +101,7 @@ def _wrapped(line: str, limit: int | None) -> str:
 
 
 def markdown() -> str:
-    """The tables of docs/switches.md: in groups, each switch with its default, its patches and what it does."""
+    """The tables of docs/switches.md: by group, each switch with its default, what it does and its patches."""
     parts = []
     for group, members in _groups():
         rows = [f"| `{s.name}` | {int(s.default)} | {s.both} | {_cells(patches)} |" for s, patches in members]
@@ -115,7 +115,7 @@ def _cells(patches: Sequence[Part]) -> str:
 
 
 def sources() -> str:
-    """``known_sources.json`` for the installed SGLang: the places of all hooks, by file, with the file's digest."""
+    """The text of ``known_sources.json`` for the installed SGLang: the places of all hooks by file, with the file's digest."""
     found: dict[str, dict[str, str]] = {}
     pinned: list[tuple[Any, supported.Pins]] = [(hook_registry_source(), "source")]
     pinned += [(hooks.target_of(hook), hooks.pins_of(hook)) for patch in load_all() for hook in patch.hooks]
@@ -128,14 +128,14 @@ def sources() -> str:
 
 
 def hook_registry_source() -> Any:
-    """What ``importers.py`` looks at beside the hooks."""
+    """The function that ``importers.py`` checks in addition to the hooks."""
     from sglang.srt.plugins import hook_registry
 
     return hook_registry._propagate_patch
 
 
 def fingerprints() -> tuple[str, bool]:
-    """Every hook's declared fingerprint beside that of the installed SGLang, and whether all agree."""
+    """One line per hook with its declared and its installed fingerprint, and whether all agree."""
     lines, fits = [], True
     for patch in load_all():
         for hook in patch.hooks:

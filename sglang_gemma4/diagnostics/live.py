@@ -1,4 +1,4 @@
-"""Reads what a live server answers, for ``doctor --url`` and ``dashboard --url``."""
+"""Reads the answers of a live server, for ``doctor --url`` and ``dashboard --url``."""
 
 import urllib.error
 import urllib.request
@@ -10,13 +10,13 @@ def address(url: str) -> str:
 
 
 def read(url: str, path: str, api_key: str | None, refused: str) -> str:
-    """The text that a server answers at a path.
+    """The text that a server answers at ``path``.
 
     Args:
-        refused: what the operator should do where the server answers with an error other than a missing key.
+        refused: what the operator should do if the server answers with an error other than a missing key.
 
     Raises:
-        ValueError: nothing answers there, or with an error.
+        ValueError: nothing answers there, or the answer is an error.
     """
     base = address(url)
     request = urllib.request.Request(base + path, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})

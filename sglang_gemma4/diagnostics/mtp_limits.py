@@ -30,20 +30,22 @@ CPU_BACKENDS = ("intel_amx", "torch_native")
 
 
 def tree_size(steps: int, topk: int) -> int:
-    """Largest draft: the token it starts from, ``topk`` candidates of the first step, ``topk**2`` of each later one."""
+    """Tokens of the largest draft: its start token, ``topk`` candidates in the first step, ``topk**2`` in each later one."""
     return 1 + topk + (steps - 1) * topk * topk
 
 
 def check(arguments: Mapping[str, Any], views: bool = True, cpu_engine: bool = False) -> None:
-    """Check what SGLang resolved for FROZEN_KV_MTP.
+    """Check the arguments that SGLang resolved for FROZEN_KV_MTP.
 
     Args:
-        arguments: :data:`FIELDS`, and the attention backends of prefill and decode under ``prefill_backend`` and ``decode_backend``.
+        arguments: :data:`FIELDS`, and the attention backends of prefill and decode under ``prefill_backend`` and
+            ``decode_backend``.
         views: the patch frozen_views is on, which has no adapter for other draft backends.
         cpu_engine: :data:`CPU_BACKENDS` are this package's.
 
     Raises:
-        PreflightError: the draft could not start, would end the server at its first batch, or could let wrong tokens through.
+        PreflightError: the draft could not start, would end the server at its first batch, or could let wrong tokens
+            through.
     """
     refuse(_length_problems(arguments))
     refuse(_backend_problems(arguments, views, CPU_BACKENDS if cpu_engine else ()))

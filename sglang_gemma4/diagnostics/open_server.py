@@ -1,4 +1,4 @@
-"""A server that anybody who reaches its port may administrate."""
+"""Detects a server that anyone who can reach its port can administer."""
 
 from ipaddress import ip_address
 
@@ -6,7 +6,7 @@ ROUTES = "weights, memory, profiles and every request of every client"
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether only this machine reaches ``host``."""
+    """Whether ``host`` can be reached from this machine only."""
     if host is None or host == "localhost":
         return True
     try:
@@ -16,9 +16,9 @@ def is_loopback(host: str | None) -> bool:
 
 
 def problem(host: str | None, port: int | None, has_key: bool, has_admin_key: bool) -> str | None:
-    """Why the server is open, and the flags that close it; None where it is not.
+    """Why the server is open, and the flags that close it; None if it is not open.
 
-    With --admin-api-key alone administrative routes need that key, and requests none; with --api-key alone every route needs that.
+    With --admin-api-key alone only administrative routes need that key. With --api-key alone every route needs it.
     """
     if has_key or has_admin_key or is_loopback(host):
         return None

@@ -1,6 +1,6 @@
-"""Which EAGLE-3 and DFlash drafts fit a Gemma 4 target, by both config.json. SGLang finds most of it at the first prompt, or not at all.
+"""Which EAGLE-3 and DFlash drafts fit a Gemma 4 target, judged by both config.json files.
 
-Neither torch nor sglang is imported.
+SGLang notices most mismatches at the first prompt, or not at all. Neither torch nor sglang is imported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ ALGORITHMS = ("EAGLE3", "DFLASH")
 
 
 def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mapping[str, Any]) -> Iterator[str]:
-    """What does not fit between a draft's config, the algorithm that it is named for and its target's config."""
+    """What does not fit between a draft's config, the algorithm it is used with and its target's config, one line each."""
     names = [str(name) for name in found.get("architectures") or []]
     text: Mapping[str, Any] = target.get("text_config") or target
     kinds = [kind for kind, word in zip(ALGORITHMS, ("eagle", "dflash"), strict=True) if any(word in name.lower() for name in names)]
@@ -21,7 +21,7 @@ def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mappi
 
 
 def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
-    """A DFlash draft borrows the target's embeddings and head: hidden sizes and vocabularies are the target's."""
+    """Check a DFlash draft. It borrows the target's embeddings and head, so hidden size and vocabulary must be the target's."""
     own = found.get("dflash_config") or {}
     yield from _width(draft, found.get("hidden_size"), text)
     read = own.get("target_layer_ids", found.get("target_layer_ids"))
@@ -32,7 +32,7 @@ def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> It
 
 
 def _eagle3(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
-    """An EAGLE-3 draft reads three or more layers of the target, side by side."""
+    """Check an EAGLE-3 draft. It reads the concatenated hidden states of three or more layers of the target."""
     yield from _width(draft, found.get("target_hidden_size", found.get("hidden_size")), text)
     name = "eagle_aux_hidden_state_layer_ids"
     read = (found.get("eagle_config") or {}).get(name)

@@ -1,4 +1,4 @@
-"""Checks how a Gemma 4 is split over ranks: pipeline stages, experts, attention groups and contexts. Reads the config alone."""
+"""Checks how a Gemma 4 is split over ranks: pipeline stages, experts, attention groups and contexts. Reads only the config."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ CONTEXT_FLAGS = ("attn_cp_size", "dcp_size", "moe_dp_size", "dwdp_size")
 
 
 def problems(config: Mapping[str, Any], arguments: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """What cannot be served of these sizes, one line each.
+    """What cannot be served with these sizes, one line each.
 
     Args:
         config: a Gemma 4 target's config.json.
@@ -53,7 +53,7 @@ def _speculates(arguments: Mapping[str, Any]) -> bool:
 
 
 def stages_of(layers: int, stages: int, given: str | None = None) -> list[int]:
-    """How many layers each pipeline stage has: as ``given`` (``"13,22"``), else as SGLang divides them, the last ones larger.
+    """Layers per pipeline stage: as ``given`` (``"13,22"``), else as SGLang divides them, with the larger stages last.
 
     Raises:
         ValueError: ``given`` does not name as many stages, or not as many layers.
@@ -132,7 +132,7 @@ def _expert_problems(text: Mapping[str, Any], arguments: Mapping[str, Any]) -> I
     elif ranks > 1 and _size(arguments, "tp_size") % ranks:
         yield f"--ep-size {ranks}: experts are split over ranks of --tp-size; give a --tp-size that it divides, for example {ranks}"
     if arguments.get("moe_dense_tp_size") == 1 and _size(arguments, "tp_size") > 1 and not experts:
-        # layer_boundary/factories.py:124 then hands each rank rows of its own, and Gemma3MLP is split over all ranks.
+        # layer_boundary/factories.py:124 then gives each rank rows of its own, but Gemma3MLP is split over all ranks.
         yield "--moe-dense-tp-size 1: a dense Gemma 4's FFN is split over all ranks; leave the flag out"
     backend = arguments.get("moe_a2a_backend")
     if backend not in (None, "none"):  # moe_runner/deep_gemm.py:352 asserts silu; the others were not tried

@@ -1,4 +1,4 @@
-"""On SGLang's own /metrics: the state of each patch as a gauge, and a counter of kernels that were compiled while requests waited."""
+"""Adds to SGLang's /metrics the state of each patch as a gauge, and a counter of kernels compiled while requests waited."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -19,17 +19,19 @@ def publish(
     gauge_class: Callable[..., Any] | None = None,
     counter_class: Callable[..., Any] | None = None,
 ) -> None:
-    """Set one sample for each patch of this process: 1 where it is active, 0 in every other state.
+    """Set one sample for each patch of this process: 1 if it is active, 0 in every other state.
 
-    The samples carry SGLang's own ``labels`` (model, engine, rank) and ours: patch, state, process and version of this
-    package. Call it once in a process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client decides at
-    its import where it keeps values. ``gauge_class`` and ``counter_class`` stand in for its own (SGLang's collectors have some for Ray).
+    The samples carry SGLang's own ``labels`` (model, engine, rank) and ours: patch, state, process and version of
+    this
+    package. Call it once per process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client decides at
+    its import where it keeps values. ``gauge_class`` and ``counter_class`` replace its own classes (SGLang's
+    collectors have some for Ray).
     """
     if gauge_class is None:
         from prometheus_client import Gauge
 
         gauge_class = Gauge
-    # Ours win where an operator's --extra-metric-labels has the same name: a name given twice would end the process.
+    # Ours win if an operator's --extra-metric-labels has the same name: a duplicate name would end the process.
     gauge = gauge_class(
         name=NAME,
         documentation="Whether a patch of sglang-gemma4 is active (1) or not (0); the label state says which way.",
@@ -44,7 +46,7 @@ def publish(
 
 
 def _count_compilations(labels: Mapping[str, Any], counter_class: Callable[..., Any] | None) -> None:
-    """A counter of this scheduler's Triton kernels that were compiled after its start; 0 is what a server should show."""
+    """Export how many of this scheduler's Triton kernels were compiled after its start; 0 on a healthy server."""
     if counter_class is None:
         from prometheus_client import Counter
 

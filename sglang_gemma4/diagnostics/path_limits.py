@@ -1,4 +1,4 @@
-"""Files and directories that flags name and that are not there: SGLang looks for them once the weights are loaded.
+"""Finds files and directories that flags name but that do not exist; SGLang looks for them only after loading the weights.
 
 Neither torch nor sglang is imported.
 """
@@ -23,19 +23,19 @@ FILES = (
     "ssl_keyfile",
     "ssl_certfile",
 )
-"""Flags that name a file or directory, some of them also a template or a model by its name."""
+"""Flags that name a file or directory; some of them also accept the name of a template or a model."""
 LOADERS = {"runai_streamer": "runai_model_streamer", "bitsandbytes": "bitsandbytes", "fastsafetensors": "fastsafetensors"}
-"""Formats of weights that need a package which SGLang does not bring."""
+"""Weight formats that need a package which SGLang does not install."""
 OF_OTHERS = ("layered", "flash_rl")
-"""Formats whose loaders ask a model's class for what no Gemma 4 class has."""
+"""Weight formats whose loaders need something that no Gemma 4 class has."""
 PATTERNS = {"pt": ("*.pt", "*.bin"), "npcache": ("*.pt", "*.bin"), "sharded_state": ("model-rank-*",)}
-"""Formats of weights and the files that hold them; the others read safetensors."""
+"""Weight formats and the files that hold them; all others read safetensors."""
 FIELDS = (*FILES, "model_path", "load_format", "lora_paths", "hicache_storage_backend_extra_config")
 """The arguments that :func:`problems` reads."""
 
 
 def problems(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What is not there, one line each."""
+    """What is missing, one line each."""
     for name in FILES:
         path = str(arguments.get(name) or "")
         if _is_local(path) and not Path(path).expanduser().exists():
@@ -63,7 +63,7 @@ def _weights(model: str, load_format: Any) -> Iterator[str]:
 
 
 def _adapters(given: Any) -> Iterator[str]:
-    """Adapters that name no directory: SGLang would ask the hub for them once the weights are loaded."""
+    """Adapters that name no directory: SGLang would look for them on the hub once the weights are loaded."""
     several = given.items() if isinstance(given, Mapping) else [given] if isinstance(given, str) else given or ()
     for path in map(_path, several):
         if path.startswith(("/", ".", "~")) and not Path(path).expanduser().is_dir():

@@ -1,8 +1,9 @@
-"""Hit rates of the two KV pools, and what holds requests back, as counters on SGLang's own /metrics.
+"""Counters on SGLang's /metrics: hit rates of the two KV pools, and what holds requests back.
 
-A prompt's tokens are found in the cache only up to a position where the sliding layers' last window is there too. SGLang's
-``cached_tokens_total`` counts those. What full-attention KV alone would have given (``MatchResult.full_kv_hit_length``) is counted
-beside it: the difference is prefilled again because a window was evicted while the full KV stayed.
+A prompt's tokens are found in the cache only up to a position whose sliding window is cached too. SGLang's
+``cached_tokens_total`` counts those. We also count what full-attention KV alone would have given
+(``MatchResult.full_kv_hit_length``): the difference is prefilled again because a window was evicted while the full KV
+stayed.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,7 +85,7 @@ _FULL_HIT = "gemma4_full_hit"
 
 
 class _Exported:
-    """The counters of this process and what each was last set to; empty where the server exports no metrics."""
+    """The counters of this process and the value each was last set to; empty if the server exports no metrics."""
 
     def __init__(self) -> None:
         self.children: dict[str, Any] = {}
@@ -95,9 +96,9 @@ _EXPORTED = _Exported()
 
 
 def publish(labels: Mapping[str, Any], counter_class: Callable[..., Any] | None = None) -> None:
-    """Create the counters with SGLang's own ``labels``. Call it once in a process, after ``PROMETHEUS_MULTIPROC_DIR`` is set.
+    """Create the counters with SGLang's own ``labels``. Call it once per process, after ``PROMETHEUS_MULTIPROC_DIR`` is set.
 
-    ``counter_class`` stands in for prometheus_client's ``Counter`` (SGLang's collectors have one for Ray).
+    ``counter_class`` replaces prometheus_client's ``Counter`` (SGLang's collectors have one for Ray).
     """
     if counter_class is None:
         from prometheus_client import Counter
@@ -120,17 +121,20 @@ def export() -> None:
 
 
 def matched(result: Any, req: Any, *_args: object, **_kwargs: object) -> None:
-    """After a request is matched with the radix tree: keep what full KV alone would give. It is matched anew while it waits, so
-    nothing is counted yet."""
+    """After a request is matched with the radix tree: store the hit that full KV alone would give.
+
+    Nothing is counted yet, because a waiting request is matched again.
+    """
     if _EXPORTED.children:
         setattr(req, _FULL_HIT, result.full_kv_hit_length)
 
 
 def admitted(_result: object, batch: Any) -> None:
-    """After a prefill batch is prepared: count the requests that are in their first one.
+    """After a prefill batch is prepared: count the requests whose first prefill it is.
 
-    A request's later chunks were not matched again, and one that was retracted is left out, as in SGLang's ``cached_tokens_total``:
-    what it finds are its own tokens.
+    Later chunks of a request are not matched again. Retracted requests are left out, as in SGLang's
+    ``cached_tokens_total``:
+    the tokens they find are their own.
     """
     if not _EXPORTED.children:
         return
@@ -147,7 +151,7 @@ def admitted(_result: object, batch: Any) -> None:
 
 
 def evicted(result: Any, *_args: object, **_kwargs: object) -> None:
-    """After an eviction from the radix tree. SGLang's ``evicted_tokens_total`` has full-attention tokens only, and no model's name."""
+    """After an eviction from the radix tree. SGLang's ``evicted_tokens_total`` counts full-attention tokens only and has no model label."""
     HITS.full_evicted += result.num_tokens_evicted
     HITS.swa_evicted += result.swa_num_tokens_evicted
 

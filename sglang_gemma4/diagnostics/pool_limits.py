@@ -1,6 +1,7 @@
-"""A pool of ``--max-total-tokens`` that cannot hold one request, by SGLang's resolved arguments, before any weight is loaded.
+"""Refuses a ``--max-total-tokens`` pool that cannot hold one request, by SGLang's resolved arguments, before weights are loaded.
 
-What memory leaves is known after the weights only: ``memory/pool_checks.py`` looks at those pools. Neither torch nor sglang is imported.
+Pools sized from the memory left after the weights are checked in ``memory/pool_checks.py``. Neither torch nor sglang
+is imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,10 +29,10 @@ FIELDS = (
 def problems(
     tokens: int | None, ratio_asked: float | None, resolved: Mapping[str, Any], window: int, context: int, *, interval: int, sized: bool
 ) -> Iterator[str]:
-    """Why the sliding pool of so many ``tokens`` could not hold one request.
+    """Why the sliding pool could not hold one request, one line each.
 
     Args:
-        tokens: ``--max-total-tokens`` as typed, or None: memory decides.
+        tokens: ``--max-total-tokens`` as typed, or None if memory decides.
         ratio_asked: ``--swa-full-tokens-ratio`` as typed, or None.
         resolved: :data:`FIELDS`.
         window: keys of a sliding layer, the query's own included.
@@ -42,7 +43,7 @@ def problems(
     if tokens is None or resolved.get("enable_unified_memory"):
         return
     if resolved.get("disable_radix_cache") and resolved.get("max_running_requests"):
-        return  # SWARequestCapPoolConfigurator: so many windows, whatever the ratio is
+        return  # SWARequestCapPoolConfigurator sizes by windows and ignores the ratio
     page, chunk = int(resolved.get("page_size") or 1), int(resolved.get("chunked_prefill_size") or 0)
     full = tokens // page * page
     by_window = sized and ratio_asked is None and chunk > 0 and (resolved.get("pp_size") or 1) == 1
@@ -61,7 +62,7 @@ def problems(
 
 
 def _demand(resolved: Mapping[str, Any], window: int, page: int, chunk: int, interval: int) -> Demand:
-    """As ``pool_configurator.demand``, with one window where only the scheduler knows whether two are held."""
+    """Like ``pool_configurator.demand``, but with one window where only the scheduler knows whether two are held."""
     drafted = int(resolved.get("speculative_num_draft_tokens") or 0) if resolved.get("speculative_algorithm") else 0
     radix = not resolved.get("disable_radix_cache")
     return Demand(

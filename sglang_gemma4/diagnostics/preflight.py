@@ -1,4 +1,4 @@
-"""Refuse arguments that cannot work before any weight is loaded: one line with the value, the limit and the remedy.
+"""Refuses arguments that cannot work before any weight is loaded; the one-line message has the value, the limit and the remedy.
 
 Reads config.json files only; neither torch nor sglang is imported.
 """
@@ -16,7 +16,7 @@ BACKEND_FLAGS = ("attention_backend", "prefill_attention_backend", "decode_atten
 # Backends whose prefill can mask images, in SGLang or with this package; intel_amx is also the CPU engine's name.
 IMAGE_BACKENDS = ("triton", "fa4")
 
-# With these SGLang's triton prefill passes keys of another dtype than the queries to its kernel if a layer reads another layer's KV.
+# With these cache dtypes SGLang's triton prefill gives its kernel keys of another dtype than the queries if a layer reads another's KV.
 FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
 
 # What check() reads of SGLang's ServerArgs.
@@ -56,7 +56,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def _problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: bool) -> Iterator[str]:
-    """What cannot work of a Gemma 4 model's arguments."""
+    """What cannot work of a Gemma 4 model's arguments, one line each."""
     for flag in BACKEND_FLAGS:
         backend = arguments.get(flag)
         if backend is not None and backend not in ATTENTION_BACKENDS:
@@ -85,7 +85,7 @@ def check_images(two_way: bool, text_only: bool, prefill_backend: str, determini
         text_only: the server accepts no images.
 
     Raises:
-        PreflightError: it cannot; image tokens would silently be masked as text.
+        PreflightError: the backend cannot; image tokens would silently be masked like text.
     """
     if not two_way or text_only:
         return

@@ -1,7 +1,8 @@
-"""Weight formats that SGLang, this package or the card cannot serve, refused before weights are loaded, with those that work.
+"""Refuses weight formats that SGLang, this package or the GPU cannot serve, before weights are loaded, and names those that work.
 
-It reads a checkpoint's ``quantization_config`` and the flags that choose a format or a kernel for it; neither torch nor sglang is imported.
-What each rule stands on is in docs/quantised.md.
+It reads a checkpoint's ``quantization_config`` and the flags that choose a format or a kernel for it; neither torch
+nor sglang is imported.
+The reason for each rule is in docs/quantised.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
 MARLIN_INPUTS = 64
 """Inputs of Marlin's smallest tile (sglang/kernels/jit/csrc/gemm/marlin/marlin.cuh, ``min_thread_k``)."""
 KEPT_GROUPS = (32, 64, 128)
-"""Inputs that share a scale in dense weights that stay as loaded (models/layers/four_bit_layers.py)."""
+"""Group sizes (inputs per scale) of the dense weights that stay as loaded (models/layers/four_bit_layers.py)."""
 LAYOUTS = ("float-quantized", "naive-quantized", "pack-quantized", "mixed-precision")
 
 
@@ -32,17 +33,18 @@ def check(
     gelu_experts: bool = True,
     keeps_four_bits: bool = False,
 ) -> None:
-    """Check a Gemma 4 model's weights as the server was asked to load them.
+    """Check the weight format of a Gemma 4 model as the server was asked to load it.
 
     Args:
-        config: of the checkpoint, with its ``quantization_config`` if it has one.
+        config: the checkpoint's config, with its ``quantization_config`` if it has one.
         arguments: :data:`FIELDS`.
-        capability: the card's, None without a CUDA card.
-        gelu_experts: the patch quantised_experts.
-        keeps_four_bits: 4-bit dense weights stay as loaded (the patch four_bit_linear), and are not repacked for Marlin.
+        capability: the GPU's compute capability, None without a CUDA GPU.
+        gelu_experts: the patch quantised_experts is on.
+        keeps_four_bits: 4-bit dense weights stay as loaded (the patch four_bit_linear) instead of being repacked for
+            Marlin.
 
     Raises:
-        PreflightError: it would end while loading or at the first batch, or be wrong.
+        PreflightError: the server would end while loading or at the first batch, or compute wrong values.
     """
     text = config.get("text_config") or config
     moe = bool(text.get("enable_moe_block"))
@@ -52,10 +54,10 @@ def check(
 
 
 def refuse_gguf(model: str) -> None:
-    """Refuse a local GGUF file of Gemma 4, of which SGLang knows no names.
+    """Refuse a local GGUF file of Gemma 4: SGLang's loader does not know its tensor names.
 
     Raises:
-        PreflightError: it is one.
+        PreflightError: ``model`` is such a file.
     """
     path = Path(model)
     if not path.is_file():
@@ -114,15 +116,17 @@ def _problems(
 
 
 def is_reordered(weights: Mapping[str, Any]) -> bool:
-    """Whether levels lie in another order than their inputs; by ``weight`` and ``static`` the calibration alone went (``actorder``)."""
+    """Whether quantised values are not in the order of their inputs; ``actorder`` "weight" and "static" only order the calibration."""
     return weights.get("actorder") in (True, "group", "dynamic")
 
 
 def _split_over_ranks(
     weights: Mapping[str, Any], text: Mapping[str, Any], dense: bool, experts: bool, ranks: int, cpu_engine: bool, keeps_four_bits: bool
 ) -> Iterator[str]:
-    """Each rank's part of a product's inputs holds whole groups or blocks (compressed_tensors_wNa16.py:128, fp8_utils.py), and of a dense
-    product of 4 or 8 bits that is repacked for Marlin whole tiles of it."""
+    """Refuse a rank count that cuts groups or blocks along a GEMM's inputs (compressed_tensors_wNa16.py:128, fp8_utils.py).
+
+    A dense GEMM of 4 or 8 bits that is repacked for Marlin must also split into whole Marlin tiles.
+    """
     part = weights.get("group_size") or (weights.get("block_structure") or [0, 0])[1]
     for name in ("intermediate_size",) * dense + ("moe_intermediate_size",) * experts:
         if ranks > 1 and part and part > 0 and text[name] % part == 0 and text[name] % (ranks * part):
@@ -190,7 +194,8 @@ def _of_int4(
     if runner not in (None, "auto", "triton"):
         yield f"--moe-runner-backend {runner}: of SGLang's kernels for 4-bit experts only triton's computes gelu; leave the flag out"
     elif runner == "triton" and not symmetric:
-        # compressed_tensors.py:932 raises, though its kernel takes them; without the flag that kernel is chosen (expert_activation.py)
+        # compressed_tensors.py:932 raises although its kernel takes them; without the flag that kernel is chosen
+        # (expert_activation.py)
         yield f"{said}, not symmetric, with --moe-runner-backend triton: SGLang refuses the two together; leave the flag out"
     if not gelu_experts and not cpu_engine:
         yield f"{said}: SGLang's experts assert silu; leave the patch quantised_experts on"

@@ -1,7 +1,8 @@
 """What SGLang's quantisation methods other than compressed-tensors cannot serve of Gemma 4: a checkpoint's, and ``--quantization``.
 
-Each line was read in SGLang 0.5.23, in ``srt/layers/quantization`` where it names a file alone. What works there, or may, is let
-through: experts in fp8 of ModelOpt, Quark or Fp8Config go to SGLang's Triton kernel, which knows gelu.
+Each rule was read in SGLang 0.5.23; a bare file name is in ``srt/layers/quantization``. What works there, or may
+work, is let
+through: fp8 experts of ModelOpt, Quark or Fp8Config go to SGLang's Triton kernel, which supports gelu.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,39 +14,43 @@ from sglang_gemma4.models import gptq_config
 Capability = tuple[int, int]
 ADA, BLACKWELL = (8, 9), (10, 0)
 SILU = ("awq", "gptq", "awq-marlin", "gptq-marlin", "auto-round", "moe-wna16", "w4afp8")
-"""Their experts' kernels compute silu (moe_runner/marlin.py:143, moe_wna16.py:405, moe/cutlass_w4a8_moe.py)."""
+"""Methods whose expert kernels compute silu (moe_runner/marlin.py:143, moe_wna16.py:405, moe/cutlass_w4a8_moe.py)."""
 FP4_ONLINE = ("modelopt-fp4", "nvfp4-online")
-"""Of a bfloat16 or fp8 checkpoint they make NVFP4 experts (model_loader/weight_utils.py:383, nvfp4_online.py)."""
+"""Methods that make NVFP4 experts of a bfloat16 or fp8 checkpoint (model_loader/weight_utils.py:383, nvfp4_online.py)."""
 FP8_RUNNERS = ("auto", "triton")
-"""Runners of fp8 experts that know gelu. deep_gemm, flashinfer_trtllm, aiter and hpc_ops assert silu, cutlass computes it without a word
-(moe/cutlass_moe.py:285), and others leave the experts without a kernel."""
+"""Runners of fp8 experts that support gelu.
+
+deep_gemm, flashinfer_trtllm, aiter and hpc_ops assert silu. cutlass computes silu without an error
+(moe/cutlass_moe.py:285).
+Others leave the experts without a kernel.
+"""
 FALLING_BACK = ("flashinfer_cutlass", "flashinfer_cutedsl")
-"""In place of which ``Fp8MoEMethod`` takes triton (fp8.py:2974)."""
+"""Runners that ``Fp8MoEMethod`` replaces by triton (fp8.py:2974)."""
 NEEDS_SCALES = {"w8a8-int8": "int8", "w4afp8": "float8"}
-"""Flags under which bfloat16 numbers are copied into levels of such a type whose scales no checkpoint gives (w8a8_int8.py, w4afp8.py)."""
+"""Flags that cast bfloat16 weights to this type although no checkpoint gives the scales (w8a8_int8.py, w4afp8.py)."""
 OTHER_CARDS = ("quark-mxfp4", "quark-int4fp8-moe", "modelslim", "mxfp-w4a8", "mlx-q4", "mlx-q8")
-"""Flags whose kernels are of AMD's, Ascend's or Apple's chips."""
+"""Flags whose kernels are for AMD, Ascend or Apple hardware."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the model is to run: ``capability`` of the card, None without a CUDA card."""
+    """Where the model is to run; ``capability`` is the GPU's compute capability, None without a CUDA GPU."""
 
     capability: Capability | None
     cpu_engine: bool
 
     def before(self, capability: Capability) -> bool:
-        """Whether it has a CUDA card older than that."""
+        """Whether the model runs on a CUDA GPU older than ``capability``."""
         return not self.cpu_engine and self.capability is not None and self.capability < capability
 
     @property
     def cuda(self) -> bool:
-        """Whether it is a CUDA card."""
+        """Whether the model runs on a CUDA GPU."""
         return not self.cpu_engine and self.capability is not None
 
     @property
     def said(self) -> str:
-        """Its compute capability."""
+        """The GPU's compute capability as text, such as "8.9"."""
         return ".".join(map(str, self.capability or ()))
 
 
@@ -69,7 +74,7 @@ def of_flag(flag: str | None, moe: bool, machine: Machine) -> Iterator[str]:
 
 
 def of_fp4_experts(flag: str | None, moe: bool, machine: Machine) -> Iterator[str]:
-    """The same of NVFP4 made while loading, of a checkpoint in bfloat16 or fp8."""
+    """What cannot work of experts that are quantised to NVFP4 while a bfloat16 or fp8 checkpoint is loaded."""
     if moe and str(flag).lower().replace("_", "-") in FP4_ONLINE and machine.before(BLACKWELL):
         yield f"--quantization {flag}: {_nvfp4_before_blackwell(machine)}"
 
@@ -96,23 +101,23 @@ def of_checkpoint(given: Mapping[str, Any], text: Mapping[str, Any], moe: bool, 
 
 
 def of_runner(runner: Any, also: tuple[str, ...] = ()) -> Iterator[str]:
-    """What cannot work of ``--moe-runner-backend`` for fp8 experts; ``also``: runners beside :data:`FP8_RUNNERS`."""
+    """What cannot work of ``--moe-runner-backend`` for fp8 experts; ``also`` names runners allowed besides :data:`FP8_RUNNERS`."""
     if runner is not None and runner not in (*FP8_RUNNERS, *also):
         yield f"--moe-runner-backend {runner}: of SGLang's kernels for fp8 experts only triton's computes gelu; leave the flag out"
 
 
 def _of_any(said: str, method: str, moe: bool, machine: Machine) -> Iterator[str]:
-    """What is so of a checkpoint and of a flag."""
+    """Checks shared by checkpoint formats and ``--quantization``."""
     if moe and method in SILU:
         yield f"{said}: SGLang's kernels for such experts compute silu, Gemma 4's compute gelu"
     if method == "bitsandbytes":
-        # model_loader/loader.py:2871; by another loader the layers lack bnb_quant_state at the first batch
+        # model_loader/loader.py:2871; with another loader the layers lack bnb_quant_state at the first batch
         yield f"{said}: SGLang's loader of bitsandbytes does not know Gemma 4's layers"
     if method == "mxfp4" and machine.cuda:
-        # mxfp4.py:363: no method for a linear layer but on AMD's cards, which linear.py:482 asserts
+        # mxfp4.py:363 gives linear layers a method only on AMD GPUs; linear.py:482 asserts one
         yield f"{said}: SGLang has no MXFP4 for linear layers on CUDA cards"
     if method == "mxfp8" and moe and machine.cuda:
-        # fp8.py:2962 takes triton, which moe_runner/triton.py:120 refuses for MXFP8; its other runners compute silu
+        # fp8.py:2962 chooses triton, which moe_runner/triton.py:120 refuses for MXFP8; its other runners compute silu
         yield f"{said}: SGLang's kernels for MXFP8 experts compute silu, Gemma 4's compute gelu"
     elif method == "mxfp8" and machine.before(BLACKWELL):
         yield f"{said}: SGLang's MXFP8 needs compute capability 10.0, this card has {machine.said}"
@@ -131,13 +136,13 @@ def _has_mixed_nvfp4(method: str, given: Mapping[str, Any]) -> bool:
 
 
 def _quark_types(given: Mapping[str, Any]) -> set[str]:
-    """Types of the weights that Quark quantised."""
+    """The dtypes of the weights that Quark quantised."""
     layers = [given.get("global_quant_config") or {}, *(given.get("layer_quant_config") or {}).values()]
     return {str((layer.get("weight") or {}).get("dtype")) for layer in layers if isinstance(layer, Mapping)}
 
 
 def _block(method: str, given: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Outputs and inputs that share a scale, or None where the format has no blocks."""
+    """(outputs, inputs) of the block that shares a scale, or None if the format has no blocks."""
     if method in ("fp8", "blockwise-int8"):
         found = given.get("weight_block_size")
     elif method == "quark":
@@ -148,7 +153,7 @@ def _block(method: str, given: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _of_blocks(said: str, block: tuple[int, int], text: Mapping[str, Any], moe: bool, ranks: int) -> Iterator[str]:
-    """Blocks divide gate's and up's outputs, and a rank's part of every FFN (fp8.py:1588, fp8_utils.py:2852)."""
+    """Refuse blocks that do not divide gate's and up's outputs, or a rank's share of an FFN (fp8.py:1588, fp8_utils.py:2852)."""
     outputs, inputs = block
     for name in ("moe_intermediate_size", "intermediate_size") if moe else ("intermediate_size",):
         if outputs > 1 and text[name] % outputs:

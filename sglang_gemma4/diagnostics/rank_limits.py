@@ -1,4 +1,4 @@
-"""Numbers of ranks that do not divide a Gemma 4 model's heads or widths: SGLang asserts it without a word as it builds the model.
+"""Refuses rank counts that do not divide a Gemma 4 model's heads or widths; SGLang asserts them without a message.
 
 Neither torch nor sglang is imported.
 """
@@ -12,11 +12,11 @@ from sglang_gemma4.diagnostics.value_limits import number
 FIELDS = ("tp_size", "attn_dp_size", "dp_size", "enable_dp_attention", "language_model_only", "mm_enable_dp_encoder")
 """The arguments that :func:`problems` reads."""
 MOST = 64
-"""Ranks up to which sizes that divide are named."""
+"""The largest rank count that the message suggests."""
 
 
 def problems(config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What ``--tp-size`` ranks cannot split of a model with this ``config``, one line."""
+    """What ``--tp-size`` ranks cannot split in a model with this ``config``, as one line."""
     ranks = int(number(arguments.get("tp_size")) or 1)
     name = "dp_size" if arguments.get("enable_dp_attention") else "attn_dp_size"
     replicas = max(1, int(number(arguments.get(name)) or 1))
@@ -30,7 +30,7 @@ def problems(config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[s
 
 
 def _undivided(config: dict[str, Any], ranks: int, replicas: int, images: bool) -> str | None:
-    """The first size that so many ranks do not divide, attention being split over the ranks of each replica alone."""
+    """The first size that ``ranks`` do not divide, or None; attention is split only over the ranks of each replica."""
     text, each = config.get("text_config") or config, ranks // replicas
     sizes = [("attention heads", text.get("num_attention_heads"), each), ("intermediate_size", text.get("intermediate_size"), ranks)]
     sizes += [("moe_intermediate_size", text.get("moe_intermediate_size") if text.get("enable_moe_block") else None, ranks)]

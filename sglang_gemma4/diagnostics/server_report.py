@@ -1,4 +1,4 @@
-"""A banner when the server is ready, and the patches in /server_info."""
+"""Hooks that log the banner when the server is ready and add the patches to /server_info."""
 
 import logging
 import multiprocessing
@@ -15,7 +15,7 @@ _said = False
 
 
 def say_opening(_result: object, *_args: object, **_kwargs: object) -> None:
-    """Log one line per server: in the launching process, after its logging is set up."""
+    """Log the opening line once per server, in the launching process, after its logging is set up."""
     global _said
     if _said or multiprocessing.parent_process() is not None:
         return
@@ -26,16 +26,16 @@ def say_opening(_result: object, *_args: object, **_kwargs: object) -> None:
 
 
 def send_rows(result: dict[str, Any], scheduler: Any) -> None:
-    """After ``Scheduler.get_init_info``, which tells the launching process that the scheduler is ready: its patches and what it chose."""
+    """After ``Scheduler.get_init_info``, which tells the launching process that the scheduler is ready: add its patches and choices."""
     from sglang_gemma4.diagnostics import chosen, status
 
     result[KEY] = {"rows": status.rows(), "chosen": chosen.lines(scheduler)}
 
 
 def say_banner(infos: list[dict[str, Any]], *_args: object, **_kwargs: object) -> None:
-    """After ``_wait_for_scheduler_ready``: log the banner, of this process and the first scheduler.
+    """After ``_wait_for_scheduler_ready``: log the banner for this process and the first scheduler.
 
-    Under a data-parallel controller no scheduler's rows arrive; then the rows are this process's.
+    Under a data-parallel controller no scheduler's rows arrive; the banner then has only this process's.
     """
     from sglang.srt.runtime_context import get_server_args
 
@@ -47,7 +47,7 @@ def say_banner(infos: list[dict[str, Any]], *_args: object, **_kwargs: object) -
 
 
 def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
-    """Add the scheduler process's list, and its late compilations, to its internal state (``GetInternalStateReqOutput``)."""
+    """Add the scheduler's patch list, and its count of kernels compiled while serving, to ``GetInternalStateReqOutput``."""
     from sglang_gemma4.diagnostics import status
     from sglang_gemma4.start import kernels
 
@@ -55,7 +55,7 @@ def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:
-    """Add what the process that answers HTTP knows: its list beside the scheduler's, both processes' counts by state, the start table."""
+    """Add the HTTP process's patch list, the counts by state over both processes, and the start table to the scheduler's answer."""
     import sglang_gemma4
     from sglang_gemma4.diagnostics import status
     from sglang_gemma4.start import table

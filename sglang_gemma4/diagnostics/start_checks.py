@@ -1,4 +1,4 @@
-"""Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded."""
+"""Hooks that refuse assistants, draft lengths, backends and checkpoints that do not fit, before weights are loaded."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -33,9 +33,9 @@ def is_command_line() -> bool:
 
 
 def check_arguments(original: Callable[..., None], server_args: Any) -> None:
-    """Around the resolution of a ``ServerArgs``: what was typed before it, what the pools will be after it.
+    """Around the resolution of a ``ServerArgs``: check what was typed before it, and the pool sizes after it.
 
-    A command line ends with one line, an Engine call raises ``PreflightError``.
+    A command line ends with a one-line message; an Engine call raises ``PreflightError``.
     """
     from sglang_gemma4.diagnostics import preflight, quantised_limits
 
@@ -52,7 +52,7 @@ def check_arguments(original: Callable[..., None], server_args: Any) -> None:
 
 
 def check_pools(server_args: Any) -> None:
-    """A pool of a size that was typed holds one request.
+    """Check that a pool whose size was typed holds one request.
 
     Raises:
         PreflightError: it does not.
@@ -85,7 +85,7 @@ def check_pools(server_args: Any) -> None:
 
 
 def check_mtp(_result: None, server_args: Any) -> None:
-    """After ``_handle_frozen_kv_mtp``: backends, lengths and dtypes are resolved by now, and the algorithm is MTP."""
+    """After ``_handle_frozen_kv_mtp``: check MTP, whose backends, lengths and dtypes are resolved by then."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
 
     from sglang_gemma4.diagnostics import mtp_limits
@@ -102,7 +102,7 @@ def check_mtp(_result: None, server_args: Any) -> None:
 
 
 def check_cache(_result: None, server_args: Any) -> None:
-    """After ``handle_model_specific_adjustments``, when the backends are resolved."""
+    """After ``handle_model_specific_adjustments``, when the backends are resolved: check the KV cache's type."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
 
     from sglang_gemma4.diagnostics import preflight
@@ -120,7 +120,7 @@ def check_cache(_result: None, server_args: Any) -> None:
 
 
 def check_weights(_result: None, server_args: Any) -> None:
-    """At the same point: the model's config is read by now."""
+    """At the same point, when the model's config has been read: check the weight format."""
     import torch
     from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
 
@@ -135,7 +135,7 @@ def check_weights(_result: None, server_args: Any) -> None:
     kept = model.dtype == torch.bfloat16 and switches.part_is_on("four_bit_linear", FEW_ROWS) and switches.four_bit_rows(capability) > 0
     given = config.to_dict()
     if not given.get("quantization_config") and not resolved.quantization and model.quantization:
-        given["quantization_config"] = {"quant_method": model.quantization}  # of a hf_quant_config.json, which SGLang reads
+        given["quantization_config"] = {"quant_method": model.quantization}  # from a hf_quant_config.json, which SGLang reads
     with one_line():
         quantised_limits.check(
             given,
@@ -148,7 +148,7 @@ def check_weights(_result: None, server_args: Any) -> None:
 
 
 def check_media(_result: None, server_args: Any) -> None:
-    """At the same point: what --mm-process-config says of images and videos."""
+    """At the same point: check what --mm-process-config says of images and videos."""
     from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
 
     from sglang_gemma4.diagnostics import preflight
@@ -164,7 +164,7 @@ def check_media(_result: None, server_args: Any) -> None:
 
 
 def check_model(_result: None, server_args: Any) -> None:
-    """After ``handle_model_specific_adjustments``."""
+    """After ``handle_model_specific_adjustments``: run the three checks above."""
     check_cache(None, server_args)
     check_weights(None, server_args)
     check_media(None, server_args)
@@ -172,7 +172,7 @@ def check_model(_result: None, server_args: Any) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Within it a ``PreflightError`` ends a command line with its message alone."""
+    """Inside this context a ``PreflightError`` ends a command line with only its message."""
     from sglang_gemma4.models.config_files import PreflightError
 
     try:

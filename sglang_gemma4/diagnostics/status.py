@@ -1,4 +1,4 @@
-"""What became of the patches of a server, as data and as text: banner, /server_info, /metrics and doctor all show this."""
+"""The state of every patch of a server, as data and as text, for the banner, /server_info, /metrics and doctor."""
 
 import logging
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from sglang_gemma4.patching.supported import installed_sglang
 logger = logging.getLogger(__name__)
 
 STATES: tuple[patching.State, ...] = ("active", "idle", "declined", "off", "failed")
-"""Of two processes' states of one patch, the later one here is the server's."""
+"""Ascending: if two processes report different states of a patch, the later one here is the server's."""
 PLANNED = "would apply"
-"""What a patch is called where there is no server that could use it: in place of "active" and "idle"."""
+"""The state that replaces "active" if there is no server that could use the patch."""
 BANNER_LINES, LINE = 12, 500
 
 Row = dict[str, Any]
@@ -23,20 +23,21 @@ Row = dict[str, Any]
 def rows() -> list[Row]:
     """The patches of this process, JSON-ready: name, switch, does, state, reason, notes, facts.
 
-    Where this process belongs to a server whose model and flags are known, patches that nothing there uses are "idle".
+    If this process belongs to a server whose model and flags are known, patches that this server does not use are
+    "idle".
     """
     outcomes = patching.report()
     try:
         server = this_server.of_this_process() if outcomes else None
         if server is not None:
             patching.find_idle(server)
-    except Exception as error:  # of a model or flags that nobody thought of: a report must not end a server
+    except Exception as error:  # a model or flags that no one foresaw: a report must not end a server
         logger.warning("sglang-gemma4: which patches are idle is not known: %s: %s", type(error).__name__, error)
     return as_data(outcomes)
 
 
 def as_data(outcomes: Sequence[patching.Outcome]) -> list[Row]:
-    """JSON-ready rows of outcomes; a patch whose every call so far was left to SGLang is "declined", for those reasons."""
+    """JSON-ready rows of outcomes; a patch that left every call so far to SGLang is "declined", with its notes as the reason."""
     return [_row(outcome) for outcome in outcomes]
 
 
@@ -48,19 +49,19 @@ def _row(outcome: patching.Outcome) -> Row:
 
 
 def planned(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a process that serves no model: what a server would apply, of which some are idle by its model, GPU and flags."""
+    """The rows of a process that serves no model: what a server would apply; its model, GPU and flags may leave some of them idle."""
     return [row | {"state": PLANNED} if row["state"] == "active" else row for row in rows]
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """How many patches are in each state; without a server: would be applied, or are in one of the other three."""
+    """Number of patches in each state; without a server :data:`PLANNED` replaces "active" and "idle"."""
     without_server = any(row["state"] == PLANNED for row in rows)
     states = [PLANNED, *(state for state in STATES if state not in ("active", "idle"))] if without_server else STATES
     return {state: sum(row["state"] == state for row in rows) for state in states}
 
 
 def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:
-    """One row a patch for the whole server: the process that serves HTTP resolves flags, the scheduler's builds the model."""
+    """One row per patch for the whole server: the HTTP process resolves flags, the scheduler's process builds the model."""
     front = {row["name"]: row for row in frontend}
     found = []
     for row in scheduler or frontend:
@@ -72,12 +73,12 @@ def merged(scheduler: Sequence[Row], frontend: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line: how many patches are in each state."""
+    """One line: the number of patches in each state."""
     return ", ".join(f"{number} {state}" for state, number in counts(rows).items())
 
 
 def table(rows: Sequence[Row], limit: int | None = None) -> list[str]:
-    """Aligned lines for each patch, grouped by state; below it what it chose here, and the cases that it leaves to SGLang.
+    """Aligned lines for each patch, grouped by state; below each what it chose here, and the cases that it leaves to SGLang.
 
     Args:
         limit: columns of the terminal.
@@ -95,7 +96,7 @@ def table(rows: Sequence[Row], limit: int | None = None) -> list[str]:
 
 
 def opening() -> str:
-    """What a server says at once when it starts: that the package is there, and what does not fit this SGLang."""
+    """The line that a server logs as it starts: that the package is active, and what does not fit this SGLang."""
     outcomes = patching.report()
     failed = ", ".join(outcome.name for outcome in outcomes if outcome.state == "failed")
     placed = sum(outcome.state == "active" for outcome in outcomes)
@@ -104,12 +105,12 @@ def opening() -> str:
 
 
 def banner(rows: Sequence[Row], chosen: Sequence[str], url: str) -> str:
-    """What a server says once when it is ready, in at most :data:`BANNER_LINES` lines.
+    """What a server logs once when it is ready, in at most :data:`BANNER_LINES` lines.
 
     Args:
         rows: the patches of the whole server.
         chosen: lines on pools, attention and draft (:func:`sglang_gemma4.diagnostics.chosen.lines`).
-        url: where ``doctor --url`` finds the server.
+        url: the server's address for ``doctor --url``.
     """
     lines = [f"sglang-gemma4 is ready: {summary(rows)}"]
     for state in ("failed", "declined"):

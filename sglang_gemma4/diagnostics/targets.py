@@ -13,9 +13,11 @@ from sglang_gemma4.patching.source_tree import SourceTree, installed_folder
 
 @dataclass(frozen=True)
 class Place:
-    """One function, class or registry key of SGLang, and the seams that go there, in the order in which they are placed.
+    """One function, class or registry key of SGLang, and the seams that change it, in the order in which they are installed.
 
-    ``file`` is from SGLang's folder, by the target's dotted name; ``names`` are those within it; ``parts`` are of all seams.
+    ``file`` is relative to SGLang's folder and found by the target's dotted name. ``names`` are the target's names
+    inside that
+    file. ``parts`` are the parts of all seams.
     """
 
     file: str
@@ -27,18 +29,18 @@ class Place:
 
     @property
     def written(self) -> str:
-        """The name in its file, as a reader would write it."""
+        """The name within its file, with a registry key in brackets."""
         name = ".".join(self.names)
         return name if self.key is None else f"{name}[{self.key!r}]"
 
     def row(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The place as a JSON-ready dictionary."""
         seams = [{"parts": list(seam.parts), "kind": kind_of(seam), "function": function_of(seam)} for seam in self.seams]
         return {"file": self.file, "target": self.target, "key": self.key, "seams": seams}
 
 
 def kind_of(seam: Seam | Entry) -> str:
-    """How a seam changes its place: a hook's kind, or "entry" of a registry."""
+    """How a seam changes its place: the kind of a hook, or "entry" for a registry."""
     return seam.kind if isinstance(seam, Seam) else "entry"
 
 

@@ -20,7 +20,7 @@ class TextGeometry:
     hidden_size: int
     vocab_size: int
     layers: dict[str, LayerGeometry]  # by layer type: sliding_attention, full_attention
-    last_types: tuple[str, ...]  # of the last two layers, whose KV a draft reads; empty where the config does not say
+    last_types: tuple[str, ...]  # of the last two layers, whose KV a draft reads; empty if the config does not say
     sliding_window: int  # keys, the query's own included
 
 

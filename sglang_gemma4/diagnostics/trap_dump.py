@@ -34,7 +34,7 @@ WHOLE_ROW = {
 
 
 def write(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> Path:
-    """Write a dump to ``SGLANG_GEMMA4_DEBUG_DIR`` (default: the directory for temporary files); returns its path."""
+    """Write a dump to ``SGLANG_GEMMA4_DEBUG_DIR`` (default: the directory for temporary files); return its path."""
     folder = Path(os.environ.get(DEBUG_DIR) or tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"sglang-gemma4-trap-{os.getpid()}-{time.time_ns()}.npz"
@@ -136,7 +136,7 @@ def _row(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]
 
 
 def _cause(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"], table: int | None) -> str:
-    """The first explanation that fits; each says where to look next."""
+    """The first explanation that fits, and where to look next."""
     found, mapping = report["violation"], arrays.get("mapping")
     if found["kind"] in WHOLE_ROW:
         return WHOLE_ROW[found["kind"]]
@@ -171,7 +171,7 @@ def _cause(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]
 
 
 def _full_slot(report: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> int | None:
-    """The request table's slot at the illegal entry's position; None if the position is not known."""
+    """The slot in the request table at the illegal entry's position; None if the position is not known."""
     found, tables = report["violation"], report["tables"]
     source = next((i for i, each in enumerate(tables) if each["name"] == "req_to_token"), None)
     if source is None or "out_cache_loc" in found["table"]:

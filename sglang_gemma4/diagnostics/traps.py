@@ -1,8 +1,11 @@
-"""Trap illegal KV accesses: check what attention is about to read and write, and end with a dump if it is illegal.
+"""Traps illegal KV accesses: checks what attention is about to read and write, and ends with a dump if it is illegal.
 
-Around every preparation of attention metadata, eager or before the replay of a CUDA graph, SGLang's request table is checked
-before it is used and the backend's own tables after they were built. A forward then waits for the device several times for each
-table. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for 48 requests of
+Each preparation of attention metadata is checked, eager or before the replay of a CUDA graph: SGLang's request table
+before
+it is used, the backend's own tables after they were built. A forward then synchronises with the device several times
+per
+table. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for 48
+requests of
 128k tokens.
 """
 
@@ -41,11 +44,11 @@ class KVBoundsError(RuntimeError):
 
 
 def arm(backend: Any, patch: str, distance: int | None, draft: bool) -> None:
-    """Put the checks around a backend's metadata preparation, or those of its inner backends. A second call changes nothing.
+    """Install the checks around a backend's metadata preparation, or around that of its inner backends. A second call changes nothing.
 
     Args:
         patch: name of the calling patch, for its notes.
-        distance: distance of a query's oldest key on sliding layers, or None.
+        distance: distance from a query to its oldest key on sliding layers, or None.
         draft: the backend serves a draft, which reads the target's keys and writes none.
     """
     inner = [getattr(backend, name, None) for name in ("prefill_backend", "decode_backend", "primary")]
@@ -116,7 +119,7 @@ class Trap:
         if batch.forward_mode.is_idle() or batch.batch_size == 0:
             return original()
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            if replay:  # SGLANG_ENABLE_METADATA_GLUE_GRAPH, which falls back: in a graph the checks would not run
+            if replay:  # SGLANG_ENABLE_METADATA_GLUE_GRAPH falls back to eager: inside a graph the checks would not run
                 raise RuntimeError("sglang-gemma4's traps check every preparation of attention metadata; it cannot be captured in a graph")
             patching.note(self.patch, f"{type(self.backend).__name__} prepares inside a captured graph, where nothing can be checked")
             return original()
@@ -134,7 +137,8 @@ class Trap:
         require_legal(source, source)
         result = original()
         if replay and hasattr(self.backend, "init_forward_metadata_in_graph"):
-            # trtllm_mha fills its tables inside the graph: fill them now from the same inputs; the graph does it again.
+            # trtllm_mha fills its tables inside the graph: fill them here from the same inputs; the graph fills them
+            # again.
             self.backend.init_forward_metadata_in_graph(batch)
         built = kv_tables.built(self.backend, forward, pools, replay) or []
         require_legal(built, [*source, *built])
@@ -151,7 +155,7 @@ def _message(
     names: list[str] | None = None,
     **arrays: torch.Tensor,
 ) -> str:
-    """Write the dump; returns the error message, also if the dump cannot be written. ``forward`` is None in an allocation."""
+    """Write the dump; return the error message, also if the dump cannot be written. ``forward`` is None for an allocation."""
     if forward is not None:
         names = names or _names(forward.requests.tolist())
         arrays |= {"requests": forward.requests, "key_lens": forward.key_lens, "query_lens": forward.query_lens}
@@ -187,7 +191,7 @@ def _message(
 
 
 def _values(table: Table, extent: bounds.Extent) -> torch.Tensor:
-    """The entries of a table that are read; if they cannot be determined, the raw table's first rows."""
+    """The entries of a table that are read; the raw table's first rows if those cannot be determined."""
     try:
         return bounds.live_values(table, extent)[0]
     except (IndexError, ValueError, RuntimeError):
@@ -199,10 +203,10 @@ def check_allocation(patch: str, allocator: Any, slots: torch.Tensor | None, sta
 
     Args:
         patch: the calling patch; nothing is checked unless it armed a backend.
-        tail: how many of the last slots got sliding ones, or None for all.
+        tail: number of trailing slots that have a sliding slot, or None for all.
 
     Raises:
-        KVBoundsError: a slot is outside its buffer, reserved, without sliding slot, or allocated twice.
+        KVBoundsError: a slot is outside its buffer, reserved, without a sliding slot, or allocated twice.
     """
     if slots is None or patch not in _armed:  # None: out of memory, which SGLang reports itself
         return

@@ -1,4 +1,4 @@
-"""``sglang-gemma4 patches --against``: what another SGLang has where our seams go in, read from its source without importing it."""
+"""``sglang-gemma4 patches --against``: compares another SGLang's source, without importing it, at the places our seams change."""
 
 import difflib
 from collections import Counter
@@ -17,9 +17,11 @@ VERDICTS = ("same", "changed", "moved", "gone")
 
 @dataclass(frozen=True)
 class Found:
-    """What the other SGLang has for one place. ``at`` are "file name" of what was found, ``diff`` is from the installed source.
+    """The result of comparing one place with the other SGLang.
 
-    ``look`` are the parts whose seam there does not fit: of one function some may pin the source and some the signature.
+    ``at`` lists "file name" of each definition found. ``diff`` starts from the installed source. ``look`` lists the
+    parts whose
+    seam does not fit: for one function some seams may pin the source and some the signature.
     """
 
     place: Place
@@ -29,12 +31,12 @@ class Found:
     look: tuple[str, ...] = ()
 
     def row(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The result as a JSON-ready dictionary."""
         return {**self.place.row(), "verdict": self.verdict, "at": list(self.at), "diff": self.diff, "look": list(self.look)}
 
 
 def compare(wanted: str, only: str | None = None) -> list[Found]:
-    """What an SGLang (see :func:`source_of`) has for each place that a part changes, or for those of one part.
+    """The result for each place that a part changes in another SGLang (see :func:`source_of`), or for those of one part.
 
     Raises:
         ValueError: there is no such SGLang, none is installed to compare with, or there is no such part.
@@ -56,7 +58,7 @@ def _found(place: Place, other: SourceTree, installed: SourceTree) -> Found:
     look = tuple(part for part in place.parts if any(part in (seam.parts or place.parts) for seam in unfit))
     if definitions:
         return Found(place, "changed", _where(definitions), _diff(_definitions(place, installed)[1], definitions), look)
-    # A registry that is there without the entry, or is gone itself, has moved nowhere.
+    # A registry that lacks only the entry, or was removed, has not moved anywhere.
     moved = other.elsewhere(place.names) if place.key is None else []
     return Found(place, "moved" if moved else "gone", _where(moved), _diff(_definitions(place, installed)[1], moved), look)
 
@@ -68,8 +70,8 @@ def _definitions(place: Place, tree: SourceTree) -> tuple[bool, list[Definition]
 
 
 def _fits(seam: Seam | Entry, there: bool, definitions: Sequence[Definition]) -> bool:
-    """Whether the seam would find what it was written for; one of the definitions is enough where a condition chooses."""
-    if seam.fingerprint == "absent":  # no value here, where there is no GPU; what is relied on is that SGLang uses the name
+    """Whether the seam would find what it was written for; one of several conditional definitions is enough."""
+    if seam.fingerprint == "absent":  # there is no value here without a GPU; what is relied on is that SGLang uses the name
         return there and (not definitions or seam.target.endswith(".__dict__"))
     return any(digest_of(each.pinned(pins_of(seam))) == seam.fingerprint for each in definitions)
 
@@ -79,7 +81,7 @@ def _where(definitions: Sequence[Definition]) -> tuple[str, ...]:
 
 
 def _diff(before: Sequence[Definition], after: Sequence[Definition]) -> str:
-    """Unified diff from the installed definition to the nearest of the other SGLang's."""
+    """Unified diff from the installed definition to the nearest one of the other SGLang."""
     if not before or not after:
         return ""
     old = before[0]
@@ -96,13 +98,13 @@ def _diff(before: Sequence[Definition], after: Sequence[Definition]) -> str:
 
 
 def counts(found: Iterable[Found]) -> dict[str, int]:
-    """How many places have each verdict."""
+    """Number of places with each verdict."""
     counted = Counter(each.verdict for each in found)
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
 def by_part(found: Iterable[Found]) -> dict[str, dict[str, int]]:
-    """The same for each part that has a place that is not "same", the most changed first."""
+    """Number of places with each verdict, for each part that has a place that is not "same"; the most changed part first."""
     table: dict[str, Counter[str]] = {}
     for each in found:
         for part in each.place.parts:
@@ -113,14 +115,14 @@ def by_part(found: Iterable[Found]) -> dict[str, dict[str, int]]:
 
 
 def summary(found: Sequence[Found]) -> str:
-    """One line: places by verdict, and how many parts have to be looked at."""
+    """One line: the number of places by verdict, and of parts that have to be looked at."""
     said = ", ".join(f"{number} {verdict}" for verdict, number in counts(found).items())
     parts = {part for each in found for part in each.place.parts}
     return f"{len(found)} targets: {said}. {len(by_part(found))} of {len(parts)} parts to look at."
 
 
 def data(found: Sequence[Found]) -> dict[str, Any]:
-    """All of it for JSON."""
+    """The whole result, JSON-ready."""
     return {"summary": counts(found), "parts": by_part(found), "targets": [each.row() for each in found]}
 
 

@@ -1,4 +1,4 @@
-"""Values of flags with which no Gemma 4 server can run, checked as typed: SGLang loads weights first, then ends or answers nothing.
+"""Checks flag values as typed that no Gemma 4 server can run with; SGLang loads the weights first, then ends or answers nothing.
 
 Neither torch nor sglang is imported.
 """
@@ -26,11 +26,11 @@ POSITIVE = {
     "nnodes": "leave the flag out for one machine",
     "max_lora_rank": "leave the flag out where adapters are given",
 }
-"""Flags of at least 1, with what to do instead of a smaller value."""
+"""Flags whose value must be at least 1, and what to do instead of giving a smaller one."""
 CHUNK = 2048
-"""The smallest chunk that SGLang chooses by itself; the others are its multiples by powers of two (memory_hook.py:93)."""
+"""The smallest chunk that SGLang chooses by itself; its other choices are this times a power of two (memory_hook.py:93)."""
 PACKAGES = {"enable_lmcache": "lmcache", "enable_flexkv": "flexkv"}
-"""Flags that need a package which SGLang does not bring."""
+"""Flags that need a package which SGLang does not install."""
 DUMPED = "TENSOR_DUMP_TOP_LEVEL_MODULE_NAME"
 """SGLang's environment variable for the module whose layers are dumped (tensor_dump_forward_hook.py:156)."""
 IMPLEMENTATIONS = ("auto", "sglang")
@@ -84,12 +84,12 @@ def problems(config: dict[str, Any], arguments: Mapping[str, Any], cpu_engine: b
 
 
 def flag(name: str) -> str:
-    """A field's name as it is typed."""
+    """The command-line flag of a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def number(value: Any) -> float | None:
-    """A flag's number, also as typed; None where it is not given or none, which SGLang's parser refuses."""
+    """A flag's value as a number, from text too; None if it is not given or not a number, which SGLang's parser refuses."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):
@@ -97,7 +97,7 @@ def number(value: Any) -> float | None:
 
 
 def _of_the_classes(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What SGLang asks of a model's class or config that Gemma 4's have not."""
+    """What SGLang needs from a model's class or config that Gemma 4's classes and configs lack."""
     mode = arguments.get("expert_distribution_recorder_mode")
     if mode is not None:
         yield f"--expert-distribution-recorder-mode {mode}: SGLang's Gemma 4 does not say where its experts lie; leave the flag out"
@@ -109,7 +109,7 @@ def _of_the_classes(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 
 
 def _cpu_engine(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What needs a GPU."""
+    """Flags that need a GPU."""
     runner = arguments.get("moe_runner_backend")
     if (config.get("text_config") or config).get("enable_moe_block") and runner not in (None, "auto", "triton"):
         # flashinfer_cutlass would swap gate and up as it loads them, and this engine's experts would read them as they were.
@@ -159,10 +159,11 @@ def _pools(config: dict[str, Any], arguments: Mapping[str, Any]) -> Iterator[str
     context, tokens = number(arguments.get("context_length")), number(arguments.get("max_total_tokens"))
     shapes = [f"{each.kv_heads} of {each.head_dim}" for each in text_geometry(config).layers.values()]
     if one_pool and len(set(shapes)) > 1:
-        # One pool has one shape (memory_pool.py): the first layer of the other kind cannot be written, and every request is a 500.
+        # One pool has one shape (memory_pool.py): the first layer of the other type cannot be written, and every
+        # request fails with 500.
         both = " and ".join(shapes)
         yield f"--disable-hybrid-swa-memory: one pool cannot hold the KV heads of both kinds of layers, {both}; leave the flag out"
-    # Before the weights are loaded, pool_checks.check can be made only so far; one pool may be spread over ranks.
+    # Before weights are loaded only this part of pool_checks.check is possible; one pool may be spread over ranks.
     if context is not None and tokens is not None and not one_pool and context > tokens:
         yield (
             f"--context-length {context:.0f}: one request may have {context:.0f} tokens and --max-total-tokens {tokens:.0f} are all there "
@@ -181,16 +182,16 @@ def _choices(arguments: Mapping[str, Any]) -> Iterator[str]:
     if arguments.get("enable_prefill_delayer") and arguments.get("disable_overlap_schedule"):
         yield "--enable-prefill-delayer needs the overlapped loop; leave it or --disable-overlap-schedule out"
     policy = arguments.get("schedule_policy")
-    if policy == "priority":  # among the choices of the command line, but no policy of schedule_policy.py
+    if policy == "priority":  # a choice of the command line, but not a policy of schedule_policy.py
         yield "--schedule-policy priority is not a policy of SGLang's scheduler; use --enable-priority-scheduling with fcfs or lof"
     if policy == "shortest-prefill-first" and arguments.get("disable_radix_cache"):
         yield f"--schedule-policy {policy} needs the prefix cache; leave --disable-radix-cache out, or use --schedule-policy fcfs"
 
 
 def _host_memory(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Host memory for KV, which SGLang allocates after the weights."""
+    """Sizes of the host memory for KV, which SGLang allocates after the weights."""
     ratio, size = number(arguments.get("hicache_ratio")), number(arguments.get("hicache_size"))
-    if ratio is not None and ratio <= 0 and not (size or 0) > 0:  # a size stands before the ratio
+    if ratio is not None and ratio <= 0 and not (size or 0) > 0:  # a size takes precedence over the ratio
         yield f"--hicache-ratio {ratio:g} is not above 0 (host tokens per token of the device); leave the flag out for 2"
     if size is not None and size < 0:
         yield f"--hicache-size {size:g} is below 0 GB; leave the flag out to size host memory by --hicache-ratio"
@@ -200,7 +201,7 @@ def _host_memory(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _adapters_of_replicas(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """LoRA with attention of its own for each replica (lora/lora_manager.py:140)."""
+    """LoRA with separate attention for each data-parallel replica (lora/lora_manager.py:140)."""
     name = "dp_size" if arguments.get("enable_dp_attention") else "attn_dp_size"
     replicas, backend = number(arguments.get(name)) or 1, arguments.get("lora_backend") or "csgmv"
     adapted = arguments.get("enable_lora") or arguments.get("lora_paths")
@@ -209,10 +210,10 @@ def _adapters_of_replicas(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_caches(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Caches that SGLang looks for once the weights are loaded."""
+    """Caches that SGLang looks for only after loading the weights."""
     for name, package in PACKAGES.items():
         if arguments.get(name) and importlib.util.find_spec(package) is None:
             yield f"{flag(name)} needs the package {package}, which is not installed; install it, or leave the flag out"
     if arguments.get("enable_unified_cache_external_linker"):
-        # Its pool strategies do not have one for a full and a sliding pool (_SwaStrategy).
+        # SGLang's pool strategies have none for a full and a sliding pool (_SwaStrategy).
         yield "--enable-unified-cache-external-linker cannot link the two pools of Gemma 4; use --enable-hierarchical-cache"

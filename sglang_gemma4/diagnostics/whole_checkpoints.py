@@ -1,10 +1,10 @@
-"""A checkpoint whose tensors do not all arrive is refused; text-only and older names are read as the model's."""
+"""Hooks that refuse checkpoints whose tensors do not all arrive; text-only and older names are mapped to the model's."""
 
 from typing import Any
 
 
 def check_model(_result: None, server_args: Any) -> None:
-    """After ``handle_model_specific_adjustments``, when the model's config is read."""
+    """After ``handle_model_specific_adjustments``, when the model's config has been read."""
     from sglang.srt.arg_groups.model_override_base import model_config_of, resolved_view
 
     from sglang_gemma4.diagnostics.start_checks import one_line
@@ -20,7 +20,7 @@ def check_model(_result: None, server_args: Any) -> None:
 
 
 def check_assistant(_result: None, server_args: Any) -> None:
-    """After ``_handle_frozen_kv_mtp``: the draft is an assistant."""
+    """After ``_handle_frozen_kv_mtp``: check the draft, which is an assistant."""
     from sglang.srt.arg_groups.model_override_base import resolved_view
 
     from sglang_gemma4.diagnostics.start_checks import one_line
