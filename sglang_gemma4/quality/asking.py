@@ -14,7 +14,7 @@ from sglang_gemma4.quality.questions import Questions, colour_named, evaluator, 
 
 RETRIES = 2
 EXTRAS = {"logprobs": True, "top_logprobs": 2, "return_meta_info": True}
-"""Two log-probabilities per token: if two runs differ, the other run's token is nearly always the runner-up."""
+"""Two log-probabilities per token: where two runs differ, the other run's token is nearly always the runner-up."""
 
 
 class Sampler:
@@ -60,12 +60,12 @@ def ask(
     max_tokens: int | None,
     logprobs: bool,
 ) -> results.Record:
-    """Ask all of ``questions`` at temperature 0 and return the summary; rows go to ``out`` as they come.
+    """Ask all of ``questions`` at temperature 0 and return the summary; rows are written to ``out`` as they arrive.
 
     Args:
         kind: "mmlu" (letters, graded by sgl-eval) or "colors" (colour words).
         concurrency: requests in flight.
-        max_tokens: limit of an answer; None takes the one of ``questions``.
+        max_tokens: limit of an answer in tokens; None takes that of ``questions``.
         logprobs: ask for log-probabilities too.
 
     Raises:
@@ -117,7 +117,7 @@ def about(endpoint: Endpoint, model: str) -> results.Record:
 def _ask_all(
     kind: str, todo: Sequence[Any], prompt_yaml: Path | None, sampler: Sampler, gen: Any, concurrency: int, keep: Callable[..., None]
 ) -> None:
-    """With sgl-eval's benchmark, or its runner if it has no benchmark; ``keep`` is called with each graded answer."""
+    """Grade with sgl-eval's benchmark, or with its runner if there is no benchmark; ``keep`` gets each graded answer."""
     if kind == "mmlu":
         evaluator("registry").get("mmlu").run(
             sampler=sampler,

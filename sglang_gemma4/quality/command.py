@@ -13,7 +13,7 @@ SHIPPED_GATES = "shipped"
 
 
 def add_commands(commands: Commands) -> None:
-    """Add ``eval`` and ``compare`` to the subparsers of the command line; what they need is imported when they run."""
+    """Add ``eval`` and ``compare`` to the subparsers of the command line; their modules are imported when they run."""
     evaluate = commands.add_parser(
         "eval",
         help="measure a running server's quality: MMLU, colours of images, perplexity",
@@ -116,7 +116,7 @@ def _colors(arguments: argparse.Namespace) -> int:
 
 
 def _reachable(arguments: argparse.Namespace) -> Any:
-    """The server's endpoint; ValueError if it does not answer, before anything is fetched or made."""
+    """The server's endpoint; ValueError if the server does not answer, before anything is fetched or written."""
     from sglang_gemma4.quality.endpoint import Endpoint
 
     if arguments.concurrency < 1:

@@ -7,7 +7,7 @@ from typing import Any
 import requests
 
 ANSWER_SECONDS = 3600
-"""Limit of one request; the CPU engine is slow."""
+"""Time limit of one request, in seconds; the CPU engine is slow."""
 PROBE_SECONDS = 20
 
 SETTINGS = (
@@ -36,14 +36,14 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One server; ``url`` without ``/v1``."""
+    """One server; ``url`` has no ``/v1``."""
 
     url: str
     api_key: str | None = None
 
     @classmethod
     def at(cls, url: str, api_key: str | None) -> "Endpoint":
-        """From a URL as typed: the scheme may be missing, and a ``/v1`` at the end is dropped."""
+        """The endpoint of a URL as typed: the scheme may be missing, and a ``/v1`` at the end is dropped."""
         base = url if "://" in url else f"http://{url}"
         return cls(base.rstrip("/").removesuffix("/v1"), api_key)
 
@@ -56,7 +56,7 @@ class Endpoint:
         return self._send("POST", path, ANSWER_SECONDS, json=body)
 
     def _send(self, method: str, path: str, seconds: float, **body: Any) -> Any:
-        """Raises ValueError: nothing answers, the server refuses, or the answer is not JSON."""
+        """Send one request and return its JSON answer; ValueError if nothing answers, the server refuses, or it is not JSON."""
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
             answer = requests.request(method, self.url + path, headers=headers, timeout=seconds, **body)
@@ -110,5 +110,5 @@ class Endpoint:
 
 
 def short(name: str | None) -> str | None:
-    """The directory name of a local checkpoint; hub names unchanged. So result files contain no paths of a machine."""
+    """The directory name of a local checkpoint, a hub name unchanged, so that result files contain no local paths."""
     return PurePosixPath(name).name if name and name.startswith("/") else name

@@ -9,7 +9,7 @@ RESAMPLES = 9999
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided exact McNemar p-value from the discordant pairs: right in A only, right in B only. 1.0 without any.
+    """Two-sided exact McNemar p-value from the discordant pairs: right in A only, right in B only. 1.0 if there are none.
 
     Under the null hypothesis a discordant pair falls either way with probability one half: a binomial test.
     """
@@ -19,8 +19,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def character_agreement(pairs: Sequence[tuple[str, str]]) -> float:
     """Share of characters before the first difference: sum of common prefixes over sum of the longer texts of all pairs.
 
-    After their first different token greedy continuations have little in common, so only the prefix counts. 1.0 if all pairs are equal,
-    or empty.
+    After their first different token greedy continuations have little in common, so only the prefix counts. 1.0 if all pairs are equal or
+    empty.
     """
     longest = sum(max(len(a), len(b)) for a, b in pairs)
     return sum(_shared(*pair) for pair in pairs) / longest if longest else 1.0
@@ -57,7 +57,7 @@ def _side(own: dict[str, Any], other: dict[str, Any], at: int) -> dict[str, Any]
 
 
 def drift(a: dict[str, Any], b: dict[str, Any]) -> float | None:
-    """Largest difference in log-probability (nats) of the tokens before the first different one; None without such a token."""
+    """Largest difference in log-probability (nats) over the tokens before the first different one; None if there are none."""
     shared = _shared(a["token_ids"], b["token_ids"])
     values = zip(a["logprobs"][:shared], b["logprobs"], strict=False)
     return max((abs(x - y) for x, y in values if x is not None and y is not None), default=None)

@@ -105,9 +105,9 @@ def read_text(file: Path) -> str:
 
 
 def _tokenise(endpoint: Endpoint, text: str) -> tuple[list[int], list[int]]:
-    """(special tokens before a text, the text's tokens). Every window begins with the former: for Gemma one <bos>.
+    """(special tokens before a text, the text's tokens). Every window begins with the special tokens: for Gemma one <bos>.
 
-    Gemma has none of its own in front of a text where the tokenizer adds none, as the released ones do not.
+    The released tokenizers add no <bos> to a text by themselves, so it is added here.
     """
 
     def tokens(prompt: str, special: bool) -> list[int]:

@@ -16,14 +16,14 @@ ANSWER_LINE = "Answer: "
 
 @dataclass
 class Questions:
-    """Examples of sgl-eval, their dataset and why it was chosen, and how they are asked."""
+    """sgl-eval examples, their dataset and why it was chosen, and how they are asked."""
 
     examples: list[Any]
     dataset: dict[str, Any]
     prompt_yaml: Path | None = None
     """None: the prompt that sgl-eval registers for the benchmark."""
     opening: str = ""
-    """Put before an answer when it is graded."""
+    """Text put before an answer when it is graded."""
     max_tokens: int = 2048
 
 
@@ -74,7 +74,7 @@ def _mmlu(number: int, seed: int) -> Questions:
 
 
 def _world(number: int, seed: int, why: str) -> Questions:
-    """Held-out questions as sgl-eval's loader makes them of MMLU's rows, but for the form of the options."""
+    """Held-out questions in the form that sgl-eval's loader gives MMLU's rows, except for the options."""
     rng, example = random.Random(seed), evaluator("types").Example
     asked = [world.question(rng, "held_out") for _ in range(number)]
     examples = [

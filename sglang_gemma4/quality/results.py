@@ -1,4 +1,4 @@
-"""The file of one evaluation: JSON lines, appended as answers come, so that a killed run can be continued.
+"""The file of one evaluation: JSON lines, appended as answers arrive, so that a killed run can be continued.
 
 ``header``   first line
     ``eval`` ("mmlu", "colors", "text") · ``time`` · ``url`` · ``model`` · ``questions`` · ``concurrency``
@@ -65,7 +65,7 @@ def finished(path: Path) -> Run:
     """:func:`load` of a finished run.
 
     Raises:
-        ValueError: also when the run is unfinished.
+        ValueError: as :func:`load`, or the run is unfinished.
     """
     run = load(path)
     if run.summary is None:
@@ -74,7 +74,7 @@ def finished(path: Path) -> Run:
 
 
 def start(path: Path, header: Record) -> set[str]:
-    """Begin ``path`` with ``header``, or continue it; returns the ids that it has already.
+    """Begin ``path`` with ``header``, or continue it; returns the ids that it already holds.
 
     Raises:
         ValueError: ``path`` holds another run.
