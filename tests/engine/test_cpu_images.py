@@ -80,7 +80,7 @@ def test_an_image_waits_for_memory_that_others_hold_or_is_refused(nursery: Nurse
     ]
     files = [[], [pictures[1]], [pictures[0]], [pictures[0]]]
     expected = reference("tiny-26b-a4b", texts, files)
-    together = Group(texts[:2], {"max_new_tokens": 2 * TOKENS}, files[:2])
+    together = Group(texts[:2], {"max_new_tokens": 30 * TOKENS, "ignore_eos": True}, files[:2])
     after = Group(texts[2:], {"max_new_tokens": TOKENS}, files[2:], client="generate:refusals")
     env = {**without("pool_checks", "swa_sizing"), "TEST_INSTRUMENTS": "image_recorder:slow"}
     pools = {"chunked_prefill_size": 48, "max_total_tokens": 1024, "swa_full_tokens_ratio": 0.125}

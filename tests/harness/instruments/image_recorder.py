@@ -63,7 +63,10 @@ def install() -> None:
 
 
 def slow() -> None:
-    """Decode at most 20 tokens a second until a prompt is being prefilled in chunks, and say when such a prompt waits for memory."""
+    """Decode at most 5 tokens a second until a prompt waits for memory, and say that it waits.
+
+    The prompt's image may take seconds to arrive on a busy machine: the request that holds the memory must still be running.
+    """
     import time
 
     from sglang.srt.managers.scheduler import Scheduler
@@ -71,15 +74,17 @@ def slow() -> None:
     from sglang_gemma4.serving import image_chunks
 
     wait, decode = image_chunks._wait, Scheduler.update_running_batch
+    waited: list[int] = []
 
     def told(req: Any, length: int, room: int) -> None:
         print(f"WAITED for {length} tokens of which {room} are free", flush=True)
+        waited.append(length)
         wait(req, length, room)
 
     @functools.wraps(decode)  # a hook that goes here later finds the source that it was written for
     def slowed(self: Any, batch: Any) -> Any:
-        if self.chunked_req is None:
-            time.sleep(0.05)
+        if not waited:
+            time.sleep(0.2)
         return decode(self, batch)
 
     image_chunks._wait = told
