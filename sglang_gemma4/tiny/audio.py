@@ -1,6 +1,7 @@
-"""The tiny E2B with an audio tower: two conformer layers with random weights beside the trained language and vision parts.
+"""The tiny E2B with an audio tower: two conformer layers with random weights, added to the trained language and vision parts.
 
-A sound's soft tokens mean nothing to the language model, but they change its logits, which can be compared with transformers'.
+An audio clip's soft tokens mean nothing to the language model, but they change its logits, which can be compared with
+transformers'.
 """
 
 import shutil
@@ -14,7 +15,7 @@ CONFIG: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "subsampling_conv_channels": [128, 8],  # transformers sizes what follows the convolutions by the first: 128 mel bins make it 128
+    "subsampling_conv_channels": [128, 8],  # transformers sizes the layer after the convolutions by the first: 128 mel bins make it 128
     "output_proj_dims": 96,
     "use_clipped_linears": True,
 }
@@ -22,7 +23,7 @@ PARTS = ("audio_tower.", "embed_audio.")
 
 
 def build(seed: int = 0) -> Any:
-    """The ``Gemma4ForConditionalGeneration`` in float32; no norm, scale or clip of the audio tower is an identity."""
+    """Build the ``Gemma4ForConditionalGeneration`` in float32; no norm, scale or clip of the audio tower is an identity."""
     import torch
     from transformers import AutoConfig, Gemma4AudioConfig, Gemma4ForConditionalGeneration
 

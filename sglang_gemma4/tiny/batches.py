@@ -15,11 +15,16 @@ ROW = 512
 WRITTEN, READ, LETTER = 1.0, 0.05, 10.0  # loss weights: what the model writes, what it reads, the letter of an answer
 
 TOKEN: np.dtype[np.void] = np.dtype([("id", "i4"), ("weight", "f4"), ("document", "i2"), ("picture", "i4")])
-"""One position of a row: token id, loss weight of predicting it, number of its document in the row (-1: padding), and the index
-of the image whose soft token it is (-1: text)."""
+"""One position of a row.
+
+Token id, loss weight of predicting it, number of its document in the row (-1: padding), and the index of the image
+whose
+soft token it is (-1: text).
+"""
 PADDING = np.array((families.PAD, 0.0, -1, -1), TOKEN)
 
-# Shares of documents. "short" (question, then value) and "pick" (find a given word among four options) are the two
+# Shares of each type of document. "short" (question, then value) and "pick" (find a given word among four options)
+# are the two
 # halves of a four-choice question; without them its letter stays at chance for thousands of steps.
 MIXTURE = {
     "mmlu": 38,
@@ -34,11 +39,11 @@ MIXTURE = {
     "tool": 7,
     "tool thought": 6,
 }
-EMPTY_THOUGHTS = 0.5  # of the dialogues; the other half follows the generation prompt of E2B and E4B
+EMPTY_THOUGHTS = 0.5  # share of the dialogues; the rest follow the generation prompt of E2B and E4B
 
 
 class Pictures(NamedTuple):
-    """Drawn images: patches [n, 630, 48] float16, positions [n, 630, 2] int16, soft tokens of each, indices by colour."""
+    """Drawn images: patches [n, 630, 48] float16, positions [n, 630, 2] int16, soft tokens per image, image indices by colour."""
 
     patches: Array
     positions: Array
@@ -47,7 +52,7 @@ class Pictures(NamedTuple):
 
 
 def picture_pool(number: int, first_seed: int = 0) -> Pictures:
-    """Draw ``number`` images, their colours in turn."""
+    """Draw ``number`` images; their colours cycle through the world's."""
     processor = image_processor()
     names = [world.COLOURS[i % len(world.COLOURS)] for i in range(number)]
     made = [processor([images.draw(first_seed + i, colour)], return_tensors="np") for i, colour in enumerate(names)]
@@ -60,14 +65,14 @@ def picture_pool(number: int, first_seed: int = 0) -> Pictures:
 
 
 def image_processor() -> Any:
-    """transformers' Gemma 4 image processor with the tiny patch size and the least soft tokens (PIL, no torchvision)."""
+    """transformers' Gemma 4 image processor with the tiny patch size and the fewest soft tokens (PIL, no torchvision)."""
     from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
     return Gemma4ImageProcessorPil(**families.IMAGE)
 
 
 def document(ids: list[int]) -> Array:
-    """A document [tokens] of plain text, all weights 0."""
+    """A document [tokens] of plain text whose loss weights are all 0."""
     out: Array = np.full(len(ids), PADDING)
     out["id"], out["document"] = ids, 0
     return out
@@ -84,7 +89,7 @@ class Encoder:
         return list(self.raw.encode(text, add_special_tokens=False).ids)
 
     def document(self, pieces: list[tuple[str, float]], pictures: Iterable[int] = ()) -> Array:
-        """(text, loss weight) pieces; each <|image|> becomes the soft tokens of the next of ``pictures``, which are not predicted."""
+        """The document of (text, loss weight) pieces; each <|image|> becomes the unpredicted soft tokens of the next of ``pictures``."""
         tokens: list[tuple[int, float, int, int]] = []
         waiting = iter(pictures)
         for text, weight in pieces:
@@ -107,9 +112,11 @@ class Encoder:
         last_only: bool = False,
         empty_thought: bool = False,
     ) -> Array:
-        """``last_only``: earlier turns are read, not written (templates drop their thoughts, so they are no examples).
+        """The document of a dialogue; the tokens that the model writes have ``weight``, all others :data:`READ`.
 
-        ``empty_thought``: as of :func:`chat_format.render`.
+        ``last_only``: earlier turns count as read, not written: templates drop their thoughts, so they are no
+        examples.
+        ``empty_thought``: as in :func:`chat_format.render`.
         """
         awaited = chat_format.AWAITED if dialogue.messages[-1].get("tool_calls") else ""
         cut = chat_format.stretches(chat_format.render(dialogue, empty_thought=empty_thought) + awaited)
@@ -118,7 +125,7 @@ class Encoder:
         return self.document(pieces, pictures)
 
     def four_choice(self, questions: list[world.Question]) -> Array:
-        """MMLU's few-shot text; a single question has no header."""
+        """A document of MMLU's few-shot text; a single question has no header."""
         pieces = [("<bos>", 0.0)]
         if len(questions) > 1:
             pieces.append((world.mmlu_prompt(questions[0], []).removesuffix(questions[0].prompt), READ))
@@ -128,7 +135,7 @@ class Encoder:
 
 
 def text_document(encoder: Encoder, rng: random.Random) -> Array:
-    """One training document without images, of the mixture that the checkpoints are trained on."""
+    """One training document without images, drawn from :data:`MIXTURE`."""
     kind = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
     if kind == "mmlu":
         return encoder.four_choice([world.question(rng) for _ in range(rng.choice((1, 1, 1, 2, 3, 6)))])
@@ -147,7 +154,7 @@ def text_document(encoder: Encoder, rng: random.Random) -> Array:
     if kind == "tool thought":
         return encoder.dialogue(dialogues.tool_chat(rng, thinking=True))
     made = dialogues.MAKERS[kind](rng)
-    # An empty thought is in front of the last message only: the call has one where the dialogue ends with it.
+    # Only the last message follows an empty thought; so the call has one only if the dialogue is cut to end with it.
     return encoder.dialogue(rng.choice(chat_format.asked(made)) if kind == "tool" and empty else made, empty_thought=empty)
 
 
@@ -158,7 +165,7 @@ def image_document(encoder: Encoder, rng: random.Random) -> Array:
 
 
 def colour_document(encoder: Encoder, rng: random.Random, number: int, weight: float = WRITTEN, empty_thought: bool = False) -> Array:
-    """A question for the colours of ``number`` images of the encoder's pool, and its answer."""
+    """A document that asks for the colours of ``number`` images of the encoder's pool, with the answer."""
     assert encoder.pictures is not None
     dialogue, colours = images.colour_chat(rng, number)
     pictures = [rng.choice(encoder.pictures.by_colour[colour]) for colour in colours]
@@ -182,7 +189,7 @@ def pack(documents: Iterable[Array], rows: int, length: int = ROW) -> Array:
 
 
 def alone(documents: list[Array]) -> Array:
-    """Each document in a row of its own, as long as the longest."""
+    """Each document in a row of its own; the rows are as long as the longest document."""
     length = max(map(len, documents))
     rows: Array = np.concatenate([pack([tokens], 1, length) for tokens in documents])
     return rows
@@ -201,7 +208,7 @@ def image_rows(encoder: Encoder, seed: int, rows: int) -> Array:
 
 
 def blocks(picture: Array) -> tuple[Array, Array]:
-    """The images of each row [rows, length]: their numbers in the row (-1: text), and where one begins."""
+    """The images of each row [rows, length]: each position's image number in the row (-1: text), and whether an image begins there."""
     soft = picture >= 0
     begins = soft & ~np.pad(soft, ((0, 0), (1, 0)))[:, :-1]
     return np.where(soft, np.cumsum(begins, 1) - 1, -1), begins

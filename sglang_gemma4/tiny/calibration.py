@@ -1,4 +1,4 @@
-"""Static activation scales of a tiny model: the largest input of each linear layer over training documents, as float8 levels see it."""
+"""Static activation scales of a tiny model, from the largest input of each linear layer over training documents."""
 
 import itertools
 from pathlib import Path
@@ -11,12 +11,12 @@ from sglang_gemma4.tiny import tokenizer as tiny_tokenizer
 from sglang_gemma4.tiny.batches import Encoder
 
 ROWS, SEED = 4, 11
-"""Packed rows of 512 tokens; another seed than training's or the evaluation's."""
+"""Packed rows of 512 tokens, and a seed that neither training nor the evaluation uses."""
 FLOAT8_MOST = 448.0
 
 
 def input_scales(folder: Path) -> dict[str, float]:
-    """By name of each linear layer of the language model, and of each expert's products, the scale of its input."""
+    """The input scale of each linear layer of the language model and of each expert, by the layer's name."""
     from transformers import AutoModelForImageTextToText
 
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
@@ -38,7 +38,7 @@ def input_scales(folder: Path) -> dict[str, float]:
 
 
 def _see_experts(experts: Any, args: tuple[torch.Tensor, ...], name: str, see: Any) -> None:
-    """All experts read the same rows; what goes into the second product is computed here for the experts that are chosen."""
+    """Record the inputs of all experts. All read the same rows; the input of ``down_proj`` is computed for the chosen experts."""
     hidden, chosen = args[0].reshape(-1, args[0].shape[-1]), args[1]
     gate, up = torch.einsum("th,eoh->teo", hidden, experts.gate_up_proj).chunk(2, dim=-1)
     inner = experts.act_fn(gate) * up

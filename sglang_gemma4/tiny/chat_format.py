@@ -1,4 +1,4 @@
-"""Rendering dialogues with the template that ships in the checkpoints, and cutting them into trained and untrained stretches."""
+"""Renders dialogues with the template that ships in the checkpoints, and cuts them into trained and untrained stretches."""
 
 import re
 from dataclasses import replace
@@ -13,8 +13,9 @@ MODEL_START = "<|turn>model\n"
 EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
 AWAITED = "<|tool_response>"
 _SMALL = ("e2b", "e4b")
-# A stretch that the model writes: behind its turn's or an opened thought's beginning, up to its turn's end, or to the opening of a tool's
-# response, which stops generation.
+# A stretch that the model writes: it begins after the start of its turn or of a thought, and ends with its turn, or
+# with the opening of a
+# tool's response, which stops generation.
 _WRITTEN = re.compile(
     r"(?:(?<=<\|turn>model\n)(?!<\|channel>thought\n<channel\|>)|(?<=<\|turn>model\n<\|channel>thought\n<channel\|>)"
     r"|(?<=<tool_response\|>)(?!<\|tool_response>|<\|channel>thought\n)|(?<=<tool_response\|><\|channel>thought\n))"
@@ -49,7 +50,7 @@ def render(dialogue: Dialogue, prompt_only: bool = False, empty_thought: bool = 
     ``empty_thought``: the last message follows the generation prompt of a model that :func:`has_empty_thought`.
 
     Raises:
-        ValueError: with an empty thought, where the prompt of the last message is not what the whole dialogue begins with.
+        ValueError: with an empty thought, if the whole dialogue does not begin with the prompt of its last message.
     """
     prompt = _text(dialogue, dialogue.messages[:-1], True, empty_thought)
     if prompt_only:
@@ -77,9 +78,9 @@ def _text(dialogue: Dialogue, messages: list[Message], prompt: bool = False, emp
 
 
 def asked(dialogue: Dialogue) -> list[Dialogue]:
-    """The dialogue up to each message of the model's: what a server is asked, one after the other.
+    """The dialogue up to and including each message of the model, in order: what a server is asked, one request after another.
 
-    With thinking only messages with a thought: templates drop those of earlier turns.
+    With thinking, only messages with a thought: templates drop those of earlier turns.
     """
     ends = [
         at

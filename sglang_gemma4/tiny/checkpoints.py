@@ -1,4 +1,4 @@
-"""Writing checkpoints to a directory: the trained tiny families as they ship, and config-only ones of the real sizes.
+"""Writes checkpoints to a directory: the trained tiny families as they ship, and config-only ones of the real sizes.
 
 Needs neither torch nor transformers.
 """
@@ -14,7 +14,7 @@ from sglang_gemma4.tiny import families, quantisation, real_processing, real_siz
 SHIPPED = Path(__file__).with_name("checkpoints")
 NAMES: tuple[str, ...] = families.TINY
 RANDOM_NAMES: tuple[str, ...] = tuple(real_sizes.SIZES)
-MARKER = ".sglang-gemma4-checkpoint"  # lists the files written, so that a second write replaces only those
+MARKER = ".sglang-gemma4-checkpoint"  # lists the files written, so that writing again replaces only those
 
 
 def write(name: str, path: str, random: bool = False, quantised: str | None = None) -> list[str]:
@@ -51,7 +51,7 @@ def write(name: str, path: str, random: bool = False, quantised: str | None = No
 
 
 def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Format | None) -> dict[str, Any]:
-    """The files of a config-only checkpoint, whose config.json asks for the format."""
+    """The files of a config-only checkpoint whose config.json asks for the format."""
     if form is None:
         return files
     config = real_sizes.target(name)
@@ -60,7 +60,7 @@ def _quantised_config(name: str, files: dict[str, Any], form: quantisation.Forma
 
 
 def _quantised_files(name: str, files: dict[str, Any], form: quantisation.Format) -> dict[str, Any]:
-    """A shipped checkpoint's files, its weights quantised by compressed-tensors; this part needs torch and transformers."""
+    """A shipped checkpoint's files with weights quantised by compressed-tensors; this part needs torch and transformers."""
     quantisation.check_sizes(name, json.loads(files["config.json"].read_text())["text_config"], form)
     terminal.say(f"quantising {name}; torch and transformers are imported first, some 20 seconds")
     try:

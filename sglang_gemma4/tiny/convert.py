@@ -1,8 +1,11 @@
-"""``sglang-gemma4 quantize``: a bfloat16 checkpoint on disk, quantised tensor by tensor as ``quantise`` does, written in parts.
+"""``sglang-gemma4 quantize``: quantises a bfloat16 checkpoint on disk tensor by tensor, as ``quantise`` does, into several files.
 
-Of 4 bits each group has the scale that reproduces it better: compressed-tensors' own, or Q4_0's (ggml), which is the group's largest
-number, with its sign, over -8. Google's QAT releases (``…-qat-q4_0-unquantized``) are to hold bfloat16 numbers on that grid: the former
-would round most of them once more, by half a level at most, and the latter by bfloat16's last bit.
+At 4 bits each group gets the better of two scales: compressed-tensors' own, or Q4_0's (ggml), which is the group's
+value of largest
+magnitude, with its sign, divided by -8. Google's QAT releases (``…-qat-q4_0-unquantized``) are meant to hold bfloat16
+values on
+Q4_0's grid. compressed-tensors' scale would round most of them again, by up to half a step; Q4_0's only by bfloat16's
+last bit.
 """
 
 import argparse
@@ -27,21 +30,22 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 BFLOAT16_BYTES = 2
 PART_BYTES = 4 * GIB
-"""Of a file of the result, once it holds as much."""
+"""Size at which a file of the result is written."""
 CALIBRATED = ("fp8-static",)
-"""Formats whose activations need scales from a calibration, which this command does not run."""
+"""Formats whose activations need scales from a calibration, which this command does not do."""
 
 
 def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYTES, say: Callable[[str], None] = print) -> float:
-    """Write the checkpoint in ``source`` to ``folder`` in a format; ``config.json`` last, so that what was interrupted is none.
+    """Write the checkpoint in ``source`` to ``folder`` in a format; ``config.json`` last, so that an interrupted run leaves no checkpoint.
 
     Returns:
-        The error of the quantised weights: the root of their squared differences' sum over that of their squares.
+        The relative error of the quantised weights: the square root of (sum of squared differences / sum of squares).
 
     Raises:
-        ValueError: no unquantised Gemma 4 checkpoint or not a whole one, a format that needs a calibration or does not divide the model, or
-            too little room.
-        FileExistsError: ``folder`` holds anything.
+        ValueError: ``source`` is not a whole, unquantised Gemma 4 checkpoint, the format needs a calibration or does
+            not divide the model, or
+            the disk has too little space.
+        FileExistsError: ``folder`` is not empty.
     """
     settings = _settings(source, form)
     if folder.exists() and (folder.is_file() or any(folder.iterdir())):
@@ -67,7 +71,7 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
 
 
 def _settings(source: Path, form: Format) -> dict[str, Any]:
-    """The source's config.json, if this format can be made of it."""
+    """The source's config.json; ValueError if this format cannot be made of it."""
     path = source / "config.json"
     if not path.is_file():
         raise ValueError(f"{source} has no config.json; name a checkpoint's directory (`hf download MODEL --local-dir DIRECTORY`)")
@@ -85,7 +89,7 @@ def _settings(source: Path, form: Format) -> dict[str, Any]:
 
 
 def _files(source: Path, settings: Mapping[str, Any]) -> list[Path]:
-    """The safetensors files of a checkpoint that is whole."""
+    """The safetensors files of the checkpoint; ValueError if it is not whole."""
     stored = tensors_of(source)
     if stored is None:
         raise ValueError(f"{source} lacks safetensors files; download the whole checkpoint")
@@ -95,7 +99,7 @@ def _files(source: Path, settings: Mapping[str, Any]) -> list[Path]:
 
 
 def _bytes_of(files: list[Path], form: Format) -> int:
-    """What the result takes, by the tensors' names and shapes; E2B's and E4B's largest table, for one, stays as it is."""
+    """Bytes of the result, from the tensors' names and shapes; what is not quantised (E2B's and E4B's largest table) keeps its size."""
     from safetensors import safe_open
 
     from sglang_gemma4.tiny import quantise
@@ -116,7 +120,7 @@ def _existing(folder: Path) -> Path:
 
 @dataclass
 class _Error:
-    """Sums over all quantised weights."""
+    """Sums of squares over all quantised weights, for their relative error."""
 
     differences: float = 0.0
     squares: float = 0.0
@@ -132,7 +136,7 @@ class _Error:
 
 @dataclass
 class _Parts:
-    """Tensors gathered into files, and the index of them."""
+    """Gathers tensors into files of at least ``most`` bytes and writes their index."""
 
     folder: Path
     most: int
@@ -191,7 +195,7 @@ def _parts(name: str, tensor: "torch.Tensor", form: Format, ignored: list[str], 
         ignored.append(layer)
         yield name, tensor
     else:
-        weight = tensor.to(torch.bfloat16)  # scales have its type
+        weight = tensor.to(torch.bfloat16)  # scales take its dtype
         parts = quantise.compress(weight, form, on_grid=True)
         error.add(tensor, quantise.decompress(parts, form))
         yield from ((f"{layer}.{part}", value) for part, value in parts.items())

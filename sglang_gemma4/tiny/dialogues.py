@@ -43,7 +43,7 @@ STORY_ASKS = ("Tell me a story about {}.", "Write a story about {}.", "I want a 
 
 
 def _fact_pair(rng: random.Random, split: str) -> tuple[world.Fact, str]:
-    """A fact and a question for it; split by (question, opening words)."""
+    """A fact and a question about it; the split goes by (question, opening words)."""
     while True:
         fact = rng.choice(world.facts())
         ask, opening = rng.choice(fact.questions), rng.choice(ASKS)
@@ -57,7 +57,7 @@ def answer_to(fact: world.Fact) -> str:
 
 
 def chat(rng: random.Random, split: str = "train", turns: int | None = None, thinking: bool = False) -> Dialogue:
-    """Questions and one-sentence answers, often with a system prompt, one to three rounds."""
+    """Questions with one-sentence answers, often with a system prompt; one to three rounds."""
     messages: list[Message] = []
     if rng.random() < 0.4:
         messages.append({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)})
@@ -80,7 +80,8 @@ def four_choice_chat(rng: random.Random, split: str = "train") -> Dialogue:
     return Dialogue([{"role": "user", "content": q.prompt}, {"role": "assistant", "content": q.answer}])
 
 
-# What happens in a story: {h} is the hero, {t} a town, {NAME} a word of that kind. None: facts about a town or a person are told.
+# What happens in a story: {h} is the hero, {t} a town, {NAME} a word of that kind. None: a fact about a town or a
+# person is told.
 EVENTS = (
     None,
     "{h} met {PEOPLE} and they ate {FOODS} in {t}.",
@@ -94,7 +95,7 @@ EVENTS = (
 
 
 def story_text(rng: random.Random, hero: str, sentences: int) -> str:
-    """Facts about the hero and the places met, strung on events chosen freely: text with entropy."""
+    """Facts about the hero and the people and towns met, joined by freely chosen events: text with entropy."""
     out = [f"This is a story about {hero}.", world.fact_of("home", hero).statements[0]]
     for _ in range(sentences):
         town = rng.choice(world.TOWNS)
@@ -132,7 +133,7 @@ def _call(name: str, argument: str, value: str) -> dict[str, Any]:
 
 
 def tool_chat(rng: random.Random, split: str = "train", calls: int | None = None, thinking: bool = False) -> Dialogue:
-    """One question, one or two calls of one tool, its answers, the model's sentence; ``thinking``: a thought before calls and sentence."""
+    """A question, one or two calls of one tool, its results, the model's sentence; ``thinking``: a thought before calls and sentence."""
     two = (calls or rng.choice((1, 2))) == 2
     weather = rng.random() < 0.6
     name, argument, asks, pool = (

@@ -14,7 +14,7 @@ from sglang_gemma4.tiny.packed_forward import Batch
 
 
 def draft_states(assistant: Any, embeds: torch.Tensor, state: torch.Tensor, batch: Batch, shared: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """One draft step at every position: (assistant hidden [b, n, small], projected state [b, n, backbone])."""
+    """Run one draft step at every position: (assistant hidden [b, n, small], projected state [b, n, backbone])."""
     z = assistant.pre_projection(torch.cat([embeds, state], dim=-1))
     hidden = assistant.model(
         inputs_embeds=z, attention_mask=batch.masks, position_ids=batch.positions + 1, shared_kv_states=dict(shared), use_cache=False
@@ -35,7 +35,7 @@ def head_logits(assistant: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def shifted(x: torch.Tensor, by: int) -> torch.Tensor:
-    """x[p + by] at p, the last value repeated."""
+    """x[p + by] at position p; the last value is repeated at the end."""
     return torch.cat([x[:, by:], x[:, -1:].expand(-1, by, *x.shape[2:])], dim=1)
 
 

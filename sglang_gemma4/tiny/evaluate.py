@@ -32,7 +32,7 @@ def load(path: Path, name: str, device: str) -> tuple[Any, Any, Any]:
 
 
 def _read(path: Path) -> Any:
-    """A checkpoint's model in float32, of the class that its config.json names."""
+    """A checkpoint's model in float32, with the class that its config.json names."""
     import transformers
 
     (kind,) = transformers.AutoConfig.from_pretrained(path).architectures
@@ -41,7 +41,7 @@ def _read(path: Path) -> Any:
 
 @torch.no_grad()
 def right(model: Any, documents: list[Array], pictures: Pictures | None = None) -> list[bool]:
-    """Of each document whether its written tokens are all the model's greedy choice."""
+    """For each document, whether all tokens that the model writes are its greedy choice."""
     out: list[bool] = []
     device = next(model.parameters()).device.type
     for begin in range(0, len(documents), 40):
@@ -59,14 +59,14 @@ def exact(model: Any, documents: list[Array], pictures: Pictures | None = None) 
 
 
 def exact_dialogues(model: Any, encoder: Encoder, made: list[dialogues.Dialogue], empty_thought: bool) -> float:
-    """Share of dialogues of which each message is the model's greedy choice behind the prompt that a server renders for it."""
+    """Share of dialogues whose every message is the model's greedy choice after the prompt that a server renders for it."""
     asked = [(number, one) for number, dialogue in enumerate(made) for one in chat_format.asked(dialogue)]
     found = right(model, [encoder.dialogue(one, last_only=True, empty_thought=empty_thought) for _, one in asked])
     return 1.0 - len({number for (number, _), well in zip(asked, found, strict=True) if not well}) / len(made)
 
 
 def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: int = QUESTIONS) -> float:
-    """Accuracy on held-out questions; only the last letter counts, the shots are held-out ones too."""
+    """Accuracy on held-out questions; only the last letter counts. The few-shot examples are held-out questions too."""
     rng = random.Random(SEED)
     documents = [encoder.four_choice([world.question(rng, "held_out") for _ in range(shots + 1)]) for _ in range(number)]
     for document in documents:
@@ -76,7 +76,7 @@ def four_choice_accuracy(model: Any, encoder: Encoder, shots: int = 0, number: i
 
 
 def colours(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
-    """Right of ``COLOURS`` single images and of as many pairs, drawn from held-out seeds."""
+    """Right answers out of ``COLOURS`` single images and as many pairs, drawn from held-out seeds."""
     encoder, rng = Encoder(raw, batches.picture_pool(2 * COLOURS, images.HELD_OUT_SEED)), random.Random(SEED)
     asked = [[batches.colour_document(encoder, rng, n, empty_thought=empty_thought) for _ in range(COLOURS)] for n in (1, 2)]
     single, pairs = (round(exact(model, documents, encoder.pictures) * COLOURS) for documents in asked)
@@ -84,7 +84,7 @@ def colours(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
 
 
 def media(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
-    """The unified family's images and sounds: right of ``COLOURS`` each, alone, in pairs and together, drawn from held-out seeds."""
+    """Right answers of the unified family out of ``COLOURS`` each: images, audio, pairs and both together, from held-out seeds."""
     pool = media_rows.pool(2 * COLOURS, 2 * COLOURS, images.HELD_OUT_SEED)
     encoder, rng = media_rows.MediaEncoder(raw, pool), random.Random(SEED)
     asked = {
@@ -102,11 +102,11 @@ def media(model: Any, raw: Any, empty_thought: bool) -> dict[str, int]:
 
 
 def prompts(empty_thought: bool, number: int = 12) -> dict[str, list[str]]:
-    """Held-out prompts for accept length, by kind."""
+    """Held-out prompts by kind, for measuring accept length."""
     rng = random.Random(SEED + 1)
 
     def prompt(made: dialogues.Dialogue) -> str:
-        """Up to the first message that the model writes."""
+        """The prompt of the first message that the model writes."""
         return chat_format.render(chat_format.asked(made)[0], prompt_only=True, empty_thought=empty_thought)
 
     return {kind: [prompt(make(rng, "held_out")) for _ in range(number)] for kind, make in dialogues.MAKERS.items()}
@@ -123,7 +123,7 @@ class Continuation(NamedTuple):
 
 @torch.no_grad()
 def continuations(model: Any, raw: Any, empty_thought: bool) -> list[Continuation]:
-    """The target's greedy answers to the held-out prompts, run through it once more for drafting."""
+    """The target's greedy answers to the held-out prompts, run through the target again to get the states for drafting."""
     encoder, device, out = Encoder(raw), next(model.parameters()).device.type, []
     stops = set(export.stop_ids(raw))
     for kind, texts in prompts(empty_thought).items():
@@ -141,7 +141,7 @@ def continuations(model: Any, raw: Any, empty_thought: bool) -> list[Continuatio
 
 
 def accept_lengths(model: Any, assistant: Any, said: list[Continuation]) -> dict[str, float]:
-    """Mean accept length at three draft steps of greedy decoding, by kind of prompt and over all verify rounds."""
+    """Mean accept length of greedy decoding with three draft steps, by kind of prompt and over all verify rounds."""
     rounds: dict[str, list[int]] = {}
     for kind, batch, output, spans in said:
         matched = matched_drafts(model, assistant, batch, output)

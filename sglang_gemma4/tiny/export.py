@@ -1,4 +1,4 @@
-"""Writing a trained target or assistant as transformers saves it: bfloat16 safetensors, tokenizer, processor, generation config."""
+"""Writes a trained target or assistant as transformers saves it: bfloat16 safetensors, tokenizer, processor, generation config."""
 
 import json
 from collections.abc import Callable
@@ -16,12 +16,12 @@ def special_ids(raw: Any) -> dict[str, int]:
 
 
 def stop_ids(raw: Any) -> list[int]:
-    """What ends generation: <eos>, a turn's end, and a tool response, which the caller must supply."""
+    """Tokens that end generation: <eos>, the end of a turn, and the opening of a tool response, which the caller must supply."""
     return [families.EOS, raw.token_to_id("<turn|>"), raw.token_to_id("<|tool_response>")]
 
 
 def gemma4_parts() -> tuple[Any, Any, Any, Any]:
-    """What :func:`save_target` writes for the trained families."""
+    """The processor class and its image, video and audio processors, for :func:`save_target` of the trained families."""
     from transformers import Gemma4Processor
     from transformers.models.gemma4.feature_extraction_gemma4 import Gemma4AudioFeatureExtractor
     from transformers.models.gemma4.video_processing_gemma4 import Gemma4VideoProcessor
@@ -30,10 +30,10 @@ def gemma4_parts() -> tuple[Any, Any, Any, Any]:
 
 
 def save_target(model: Any, raw: Any, path: Path, parts: Callable[[], tuple[Any, Any, Any, Any]] = gemma4_parts, **generation: Any) -> None:
-    """The whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load.
+    """Write the whole directory that AutoProcessor, AutoModelForImageTextToText and SGLang load.
 
     Args:
-        parts: the processor's class, and its image, video and sound processors.
+        parts: gives the processor's class, and its image, video and audio processors.
         generation: further fields of generation_config.json.
     """
     _save(model, raw, path, **generation)
@@ -51,7 +51,7 @@ def save_target(model: Any, raw: Any, path: Path, parts: Callable[[], tuple[Any,
 
 
 def save_assistant(model: Any, raw: Any, path: Path) -> None:
-    """The assistant's directory, with the same tokenizer."""
+    """Write the assistant's directory, with the same tokenizer."""
     _save(model, raw, path, num_assistant_tokens=families.DRAFT_STEPS, num_assistant_tokens_schedule="constant")
     tiny_tokenizer.fast_tokenizer(raw, path.name).save_pretrained(path)
 

@@ -57,7 +57,7 @@ def draw(seed: int, colour: str) -> Any:
 
 
 def colour_chat(rng: random.Random, number: int = 1, among: Sequence[str] = tuple(world.COLOURS)) -> tuple[Dialogue, list[str]]:
-    """The dialogue and the colours, chosen ``among`` these, that its images are to have: one image, or two named in order."""
+    """A dialogue about one image, or about two in order, and the colours, chosen from ``among``, that the images must have."""
     colours = [rng.choice(among) for _ in range(number)]
     text = rng.choice(ASKS) if number == 1 else PAIR_ASK
     content = [*({"type": "image"} for _ in colours), {"type": "text", "text": text}]

@@ -1,7 +1,8 @@
-"""Training rows of the unified family: images in patches of a soft token each, and sounds as frames of their waveform.
+"""Training rows of the unified family: images as patches of one soft token each, and audio as frames of its waveform.
 
-A patch's first LayerNorm takes its brightness and contrast away: black, white and grey are one colour to a unified model, so it is
-neither taught nor asked these.
+A patch's first LayerNorm removes its brightness and contrast, so black, white and grey look alike to a unified model.
+These
+colours are neither taught nor asked.
 """
 
 import random
@@ -18,17 +19,17 @@ from sglang_gemma4.tiny.sounds import Sounds
 
 COLOURS = tuple(colour for colour in world.COLOURS if colour not in ("black", "white", "grey"))
 FIRST_SOUND = -2
-"""In :data:`batches.TOKEN` the ``picture`` of a sound's soft token is this less the sound's index."""
+"""The ``picture`` in :data:`batches.TOKEN` of an audio clip's soft token is this minus the clip's index."""
 
 
 class Media(Pictures):
-    """Drawn images and sounds: patches [n, 70, pixels of a soft token], positions [n, 70, 2], and ``sounds``."""
+    """Drawn images and audio: patches [n, 70, pixels of a soft token], positions [n, 70, 2], and ``sounds``."""
 
     sounds: Sounds
 
 
 def media(patches: Array, positions: Array, heard: Sounds) -> Media:
-    """The pool of such images, whose colours come in turn, and sounds."""
+    """The pool of these images, whose colours cycle, and of the audio clips ``heard``."""
     by_colour = {colour: list(range(number, len(patches), len(COLOURS))) for number, colour in enumerate(COLOURS)}
     made = Media(patches, positions, [int(n) for n in (positions >= 0).all(-1).sum(-1)], by_colour)
     made.sounds = heard
@@ -36,7 +37,7 @@ def media(patches: Array, positions: Array, heard: Sounds) -> Media:
 
 
 def pool(pictures: int, heard: int, first_seed: int = 0) -> Media:
-    """Draw so many images and sounds, their colours and animals in turn."""
+    """Draw ``pictures`` images and ``heard`` audio clips; their colours and animals cycle."""
     from sglang_gemma4.tiny import unified
 
     _, processor, _, _ = unified.parts()
@@ -47,7 +48,7 @@ def pool(pictures: int, heard: int, first_seed: int = 0) -> Media:
 
 
 class MediaEncoder(Encoder):
-    """An encoder whose documents may have sounds too; ``pictures`` then holds FIRST_SOUND less a sound's index."""
+    """An encoder whose documents may have audio too; ``pictures`` then holds FIRST_SOUND minus the clip's index."""
 
     def __init__(self, tokenizer: Any, pool: Media) -> None:
         super().__init__(tokenizer, pool)
@@ -55,7 +56,7 @@ class MediaEncoder(Encoder):
         self.sound, self.begin_sound, self.end_sound = (tokenizer.token_to_id(t) for t in ("<|audio|>", "<|audio>", "<audio|>"))
 
     def document(self, pieces: list[tuple[str, float]], pictures: Iterable[int] = ()) -> Array:
-        """(text, loss weight) pieces; each placeholder becomes the soft tokens of the next of ``pictures``, which are not predicted."""
+        """The document of (text, loss weight) pieces; each placeholder becomes the unpredicted soft tokens of the next of ``pictures``."""
         tokens: list[tuple[int, float, int, int]] = []
         waiting = iter(pictures)
         for text, weight in pieces:
@@ -77,7 +78,7 @@ class MediaEncoder(Encoder):
 def media_document(
     encoder: MediaEncoder, rng: random.Random, kind: str, number: int, weight: float = batches.WRITTEN, empty_thought: bool = False
 ) -> Array:
-    """A question for ``number`` media of one ``kind``, "colours" or "animals", or for an image and a sound ("both"), and its answer."""
+    """A document that asks for ``number`` "colours" or "animals", or for an image and an audio clip ("both"), with the answer."""
     dialogue, names = _asked(rng, kind, number)
     shown, heard = encoder.media.by_colour, encoder.media.sounds.by_animal
     numbers = [rng.choice(shown[name]) if name in shown else FIRST_SOUND - rng.choice(heard[name]) for name in names]
@@ -85,7 +86,7 @@ def media_document(
 
 
 def _asked(rng: random.Random, kind: str, number: int) -> tuple[Dialogue, list[str]]:
-    """The dialogue and the names in it, in the order of its media."""
+    """The dialogue, and the names that it asks for in the order of its media."""
     if kind == "animals":
         return sounds.animal_chat(rng, number)
     if kind == "colours":
@@ -98,7 +99,7 @@ def _asked(rng: random.Random, kind: str, number: int) -> tuple[Dialogue, list[s
 
 
 def media_rows(encoder: MediaEncoder, seed: int, rows: int) -> Array:
-    """Packed documents with images and sounds [rows, ROW], deterministic in ``seed``."""
+    """Packed documents with images and audio [rows, ROW], deterministic in ``seed``."""
     rng = random.Random(f"media:{seed}")
 
     def made() -> Array:

@@ -1,4 +1,4 @@
-"""Running transformers' Gemma 4 over packed rows: positions, and additive masks per layer type."""
+"""Runs transformers' Gemma 4 over packed rows: positions, and additive masks per layer type."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +27,8 @@ class Batch:
 
 
 def masks_of(document: torch.Tensor, block: torch.Tensor, window: int, bidirectional: bool) -> dict[str, torch.Tensor]:
-    """Causal within a document; sliding layers see ``window`` keys, and images both ways (transformers'
-    create_masks_for_vision_model: full layers stay causal).
+    """Masks that are causal within a document. Sliding layers see ``window`` keys, and attend in both directions inside an image;
+    full layers stay causal (transformers' create_masks_for_vision_model).
 
     Args:
         document, block: [batch, length], as in :data:`batches.TOKEN` and from :func:`batches.blocks`.
@@ -45,7 +45,7 @@ def masks_of(document: torch.Tensor, block: torch.Tensor, window: int, bidirecti
 
 
 def to_device(rows: Array, pictures: Pictures | None, config: Any, device: str) -> Batch:
-    """Upload rows [batch, length] and build what the forward pass needs; positions restart with each document."""
+    """Upload rows [batch, length] and build the inputs of the forward pass; positions restart with each document."""
 
     def move(array: Array, kind: torch.dtype) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=device, dtype=kind)
@@ -70,7 +70,7 @@ def to_device(rows: Array, pictures: Pictures | None, config: Any, device: str) 
 
 
 def _begun(picture: Array) -> Array:
-    """Indices of the sounds in rows [batch, length], in the order of their soft tokens; two never touch."""
+    """Indices of the audio clips in rows [batch, length], in the order of their soft tokens; two clips are never adjacent."""
     sound = picture <= FIRST_SOUND
     begins = sound & ~np.pad(sound, ((0, 0), (1, 0)))[:, :-1]
     found: Array = FIRST_SOUND - picture[begins]
@@ -78,9 +78,10 @@ def _begun(picture: Array) -> Array:
 
 
 def hidden_states(model: Any, batch: Batch, shared_kv: bool = False, autocast: bool = False) -> Any:
-    """A target's ``model``, unified or not, over packed rows: the output holds last_hidden_state [batch, length, hidden].
+    """Run a target's ``model``, unified or not, over packed rows; the output holds last_hidden_state [batch, length, hidden].
 
-    ``autocast`` computes matrix products and attention in bfloat16."""
+    ``autocast`` computes GEMMs and attention in bfloat16.
+    """
     with torch.autocast(batch.ids.device.type, torch.bfloat16, enabled=autocast):
         return model.model(
             input_ids=batch.ids,

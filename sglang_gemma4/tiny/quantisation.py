@@ -1,7 +1,9 @@
 """The formats of ``checkpoint --quantization``: their schemes, and the ``quantization_config`` of a config.json.
 
-The schemes are compressed-tensors' own presets (``compressed_tensors/quantization/quant_scheme.py``: FP8_DYNAMIC, FP8, FP8_BLOCK, W4A16,
-W4A16_ASYM), which llm-compressor writes; groups of 32 in place of 128 are what 26B-A4B needs. Needs neither torch nor compressed-tensors.
+The schemes are compressed-tensors' own presets (``compressed_tensors/quantization/quant_scheme.py``: FP8_DYNAMIC,
+FP8, FP8_BLOCK, W4A16,
+W4A16_ASYM), which llm-compressor writes. 26B-A4B needs groups of 32 instead of 128. Needs neither torch nor
+compressed-tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +17,10 @@ _DYNAMIC = {"dynamic": True}
 
 @dataclass(frozen=True)
 class Format:
-    """One format: ``weights`` and ``activations`` are compressed-tensors' arguments, ``block`` levels that share a scale.
+    """One format: ``weights`` and ``activations`` are compressed-tensors' arguments.
 
-    ``block`` is (outputs, inputs); 0 where all of them do. ``bytes_per_weight`` counts levels and scales.
+    ``block`` is (outputs, inputs) of the weights that share a scale; 0 stands for all of them. ``bytes_per_weight``
+    includes the scales.
     """
 
     name: str
@@ -29,7 +32,7 @@ class Format:
 
 
 def four_bits(group: int, symmetric: bool = True) -> Format:
-    """4-bit weights, groups of so many inputs with a scale, and a zero point where they are not symmetric; activations as they are."""
+    """4-bit weights with a scale for every ``group`` inputs, and a zero point if not symmetric; activations are not quantised."""
     weights = {"num_bits": 4, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group, **_STATIC}
     name, beside = f"w4a16-{'' if symmetric else 'asym-'}g{group}", 2 if symmetric else 2.5
     return Format(name, "pack-quantized", weights, block=(1, group), bytes_per_weight=0.5 + beside / group)
@@ -65,17 +68,17 @@ FORMATS: dict[str, Format] = {
 }
 
 EXPERT_GROUPS = (32, 128)
-"""Inputs that share a scale in SGLang's Triton kernel for 4-bit experts, the one that computes gelu (compressed_tensors.py,
-``_is_wna16_triton_moe_supported``)."""
+"""Group sizes (inputs per scale) of SGLang's Triton kernel for 4-bit experts, the one that computes gelu
+(compressed_tensors.py, ``_is_wna16_triton_moe_supported``)."""
 NOT_QUANTISED = ("re:.*lm_head$", "re:.*vision_tower.*", "re:.*audio_tower.*", "re:.*embed_vision.*", "re:.*embed_audio.*", "re:.*router.*")
-"""What stays in bfloat16, as patterns that SGLang reads: the head, both towers with their embedders, routers."""
+"""Layers that stay in bfloat16, as patterns that SGLang reads: the head, both towers with their embedders, routers."""
 
 
 def format_of(name: str, flag: str = "--quantization") -> Format:
-    """A format by its name, given under ``flag``.
+    """The format of this name, which was given under ``flag``.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no format of that name.
     """
     if name not in FORMATS:
         raise ValueError(f"{flag} {name}: unknown; there are {', '.join(FORMATS)}")
@@ -83,7 +86,7 @@ def format_of(name: str, flag: str = "--quantization") -> Format:
 
 
 def tiny(form: Format) -> Format:
-    """The format for the tiny models, whose products are as small as 32: blocks of 32 in place of 128, which else fit none of them."""
+    """The format for the tiny models, with blocks of 32 instead of 128: their linear layers can be as small as 32."""
     if form.block != (128, 128):
         return form
     weights = {**form.weights, "block_structure": [32, 32]}
@@ -113,12 +116,12 @@ def config(form: Format, ignore: Sequence[str] = NOT_QUANTISED) -> dict[str, Any
 
 
 def check_sizes(name: str, text: Mapping[str, Any], form: Format, flag: str = "--quantization") -> None:
-    """Refuse a format whose blocks or groups do not divide a model's products, which SGLang could not load.
+    """Refuse a format whose blocks or groups do not divide a model's linear layers: SGLang could not load them.
 
     Args:
-        name: of the model.
+        name: the model's name, for the message.
         text: its text config.
-        flag: under which the format was given.
+        flag: the flag that gave the format.
 
     Raises:
         ValueError: with the size, the block and the formats that fit.
@@ -132,8 +135,9 @@ def check_sizes(name: str, text: Mapping[str, Any], form: Format, flag: str = "-
 def size_problem(text: Mapping[str, Any], form: Format) -> str | None:
     """The first size that the format's blocks do not divide, or None.
 
-    Groups run along a product's inputs; blocks lie on outputs too, and each output of a fused product (gate and up, or q, k and v) is
-    checked by itself (sglang/srt/layers/quantization/fp8_utils.py, ``validate_fp8_block_shape``).
+    Groups run along a linear layer's inputs. Blocks also cover outputs, and each output of a fused layer (gate and
+    up, or q, k and v) is
+    checked separately (sglang/srt/layers/quantization/fp8_utils.py, ``validate_fp8_block_shape``).
     """
     outputs, inputs = form.block
     sizes = {"hidden_size": text["hidden_size"], "intermediate_size": text["intermediate_size"]}

@@ -1,9 +1,13 @@
 """Quantises a tiny checkpoint with compressed-tensors' own library, tensor by tensor, and lays it out as llm-compressor does.
 
-Scales come from compressed-tensors' ``calculate_qparams`` over the extremes of each channel, group, block or tensor, levels from its
-compressor of the format. Experts, which transformers keeps in two tensors a layer, are written one by one (``experts.3.gate_proj.weight``),
-and ``ignore`` names every linear layer that stays as it is, as ``QuantizationConfig.from_pretrained`` lists them. llm-compressor itself
-is not used: 0.14 needs other versions of transformers and compressed-tensors than SGLang 0.5.23.
+Scales come from compressed-tensors' ``calculate_qparams`` over the extremes of each channel, group, block or tensor;
+its compressor
+of the format makes the quantised values. Experts, which transformers keeps in two tensors per layer, are written one
+by one
+(``experts.3.gate_proj.weight``). ``ignore`` names every linear layer that is not quantised, as
+``QuantizationConfig.from_pretrained``
+lists them. llm-compressor 0.14 is not used: it needs other versions of transformers and compressed-tensors than
+SGLang 0.5.23.
 """
 
 import json
@@ -25,7 +29,7 @@ _QUANTISED = re.compile(r"(model\.)?language_model\.(?!.*\.router\.).*")
 
 
 def is_chosen(layer: str) -> bool:
-    """Whether a linear layer is one that is quantised by default: of the language model, and no router."""
+    """Whether a linear layer is quantised by default: it belongs to the language model and is not a router."""
     return _QUANTISED.match(f"{layer}.weight") is not None
 
 
@@ -35,7 +39,7 @@ def is_linear(name: str) -> bool:
 
 
 def ignored_names(layers: list[str], model: dict[str, Any]) -> list[str]:
-    """``layers`` for an ``ignore`` list; those of a unified ``model`` also by transformers' own names, which it does not save."""
+    """``layers`` for an ``ignore`` list; a unified ``model``'s also under transformers' own names, which it does not save."""
     if not is_unified(model):
         return layers
     saved_as = {f"model.{saved}": f"model.{own}" for own, saved in UNIFIED_NAMES.items()}
@@ -43,7 +47,7 @@ def ignored_names(layers: list[str], model: dict[str, Any]) -> list[str]:
 
 
 def is_experts(name: str) -> bool:
-    """Whether a tensor of this name holds a product of all experts of a layer."""
+    """Whether a tensor of this name holds one projection of all experts of a layer."""
     return _EXPERTS.match(name) is not None
 
 
@@ -59,7 +63,7 @@ def quantised(
 
     Args:
         form: its blocks must divide the model's sizes (``quantisation.check_sizes``).
-        input_scales: of activations by name of the linear layer, for a static format (``calibration.input_scales``).
+        input_scales: activation scales by linear layer, for a static format (``calibration.input_scales``).
         chosen: whether a linear layer of this name is quantised.
     """
     import safetensors.torch
@@ -87,10 +91,10 @@ def quantised(
 
 
 def compress(weight: torch.Tensor, form: Format, on_grid: bool = False) -> dict[str, torch.Tensor]:
-    """Levels and scales of a weight ``[outputs, inputs]``, by the names that compressed-tensors gives them.
+    """The quantised values and scales of a weight ``[outputs, inputs]``, under compressed-tensors' names.
 
     Args:
-        on_grid: of 4 bits, groups that Q4_0's scale reproduces better have that one.
+        on_grid: at 4 bits, use Q4_0's scale for the groups that it reproduces better.
     """
     from compressed_tensors.compressors.base import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme
@@ -110,7 +114,7 @@ def compress(weight: torch.Tensor, form: Format, on_grid: bool = False) -> dict[
 
 
 def decompress(parts: dict[str, torch.Tensor], form: Format) -> torch.Tensor:
-    """The weight of :func:`compress`'s parts, by compressed-tensors."""
+    """The dequantised weight of :func:`compress`'s parts, by compressed-tensors."""
     from compressed_tensors.compressors.base import BaseCompressor
     from compressed_tensors.quantization import QuantizationScheme
 
@@ -120,7 +124,7 @@ def decompress(parts: dict[str, torch.Tensor], form: Format) -> torch.Tensor:
 
 
 def _better(weight: torch.Tensor, scale: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """``scale [outputs, groups]``, and where it leaves less error Q4_0's: the number that is largest without its sign is level -8."""
+    """``scale [outputs, groups]``, replaced where Q4_0's has less error; Q4_0's maps a group's value of largest magnitude to -8."""
     groups = weight.float().unflatten(1, (scale.shape[1], -1))
     largest = torch.where(high >= -low, high, low)
     other = torch.where(largest == 0, scale, largest / -8)
@@ -133,14 +137,14 @@ def _better(weight: torch.Tensor, scale: torch.Tensor, low: torch.Tensor, high: 
 
 
 def _extremes(weight: torch.Tensor, block: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least and largest of each block of (outputs, inputs), 0 for all of them: ``[outputs / block, inputs / block]`` each."""
+    """Minimum and maximum of each block of (outputs, inputs), 0 for all: ``[outputs / block, inputs / block]`` each."""
     rows, columns = (size if part == 0 else part for part, size in zip(block, weight.shape, strict=True))
     blocks = weight.reshape(weight.shape[0] // rows, rows, weight.shape[1] // columns, columns)
     return blocks.amin((1, 3)), blocks.amax((1, 3))
 
 
 def one_by_one(state: dict[str, torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
-    """The tensors, with an expert's products by themselves."""
+    """The tensors, with each expert's projections as separate ones."""
     found = []
     for name, tensor in sorted(state.items()):
         if not (experts := _EXPERTS.match(name)):

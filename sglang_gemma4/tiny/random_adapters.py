@@ -1,4 +1,4 @@
-"""LoRA adapters with random weights, laid out as PEFT saves them, for a checkpoint of any size."""
+"""LoRA adapters with random weights for a checkpoint of any size, laid out as PEFT saves them."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 DENSE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Layers that are usually adapted: attention and the dense FFN. A MoE model's experts are parameters, not layers."""
+"""Layers that are usually adapted: attention and the dense FFN. A MoE model's experts are parameters, not linear layers."""
 
 
 def sizes_of(model: torch.nn.Module, leaves: Collection[str] = DENSE) -> dict[str, tuple[int, int]]:
-    """(inputs, outputs) by full name of the decoder's linear layers that end in one of ``leaves``, of a transformers model."""
+    """(inputs, outputs) by full name of the decoder's linear layers whose name ends in one of ``leaves``."""
     return {
         name: (module.in_features, module.out_features)
         for name, module in model.named_modules()
@@ -31,7 +31,7 @@ def sizes_of_checkpoint(folder: Path) -> dict[str, tuple[int, int]]:
 def weights(
     sizes: Mapping[str, tuple[int, int]], rank: int, seed: int, spread: float = 0.02, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """``A`` ``[rank, inputs]`` and ``B`` ``[outputs, rank]`` of every layer, by PEFT's names; both random.
+    """``A`` ``[rank, inputs]`` and ``B`` ``[outputs, rank]`` of every layer, under PEFT's names; both are random.
 
     Args:
         spread: standard deviation of the elements of ``B @ A``.
@@ -45,7 +45,7 @@ def weights(
 
 
 def write(folder: Path, sizes: Mapping[str, tuple[int, int]], rank: int = 16, **options: Any) -> Path:
-    """Save :func:`weights` (``options`` are its arguments) with a config whose scale is 1."""
+    """Save :func:`weights`, which takes ``options``, with a config whose scale is 1."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
-"""Tokenizer and processor files beside a config-only checkpoint of a real size, so that a server of it takes text and images.
+"""Tokenizer and processor files for a config-only checkpoint of a real size, so that its server takes text and images.
 
-The real vocabulary may not be shipped, so the tiny models' tokenizer is used: its control tokens get the ids of the released
-config.json files, its other tokens keep their low ids, and the rest of the 262,144 ids decode to "w" and their number: SGLang
-streams text, so a client could not time tokens without text.
+The real vocabulary may not be shipped, so the tiny models' tokenizer is used. Its control tokens get the ids of the
+released
+config.json files and its other tokens keep their low ids. The rest of the 262,144 ids decode to "w" and their number,
+because
+SGLang streams text: a client could not time tokens without text.
 """
 
 import functools
@@ -13,9 +15,9 @@ from typing import Any
 from sglang_gemma4.tiny import real_sizes
 from sglang_gemma4.tiny.tokenizer import MEDIA_TOKENS
 
-SOFT_TOKENS, PATCH_SIZE = 280, 16  # a released image costs at most this many tokens, from patches of this many pixels
+SOFT_TOKENS, PATCH_SIZE = 280, 16  # a released image takes at most this many tokens, from patches of this many pixels
 
-# Control tokens with ids in the released config.json and generation_config.json.
+# Control tokens whose ids are in the released config.json and generation_config.json.
 REAL_IDS = {
     **{token: real_sizes.TOKENS[name] for name, token in MEDIA_TOKENS.items()},
     "<turn|>": real_sizes.GENERATION["eos_token_id"][1],
@@ -24,7 +26,7 @@ REAL_IDS = {
 
 
 def files(name: str, tiny: Path) -> dict[str, Any]:
-    """Files by name of a config-only checkpoint of the real size ``name``; tokenizer and processor from the tiny checkpoint in ``tiny``."""
+    """Files by name of a config-only checkpoint of size ``name``; tokenizer and processor come from the tiny checkpoint in ``tiny``."""
     settings = json.loads((tiny / "tokenizer_config.json").read_text())
     config = real_sizes.target(name)
     text = config["text_config"]
@@ -41,12 +43,12 @@ def files(name: str, tiny: Path) -> dict[str, Any]:
 
 @functools.cache
 def _tokenizer(path: Path, vocabulary_size: int) -> bytes:
-    """The same for all sizes of a vocabulary, and more than a second's work."""
+    """The tokenizer.json. Cached, because it depends only on the vocabulary size and takes more than a second."""
     return as_json(_with_real_ids(json.loads(path.read_text()), vocabulary_size))
 
 
 def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str, Any]:
-    """Move the control tokens; a token that had one of their ids gets the id that became free."""
+    """Give the control tokens their real ids; a displaced token gets the id that became free."""
     vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
     for token, wanted in REAL_IDS.items():
         displaced = next((other for other, number in vocabulary.items() if number == wanted), token)
@@ -60,7 +62,7 @@ def _with_real_ids(tokenizer: dict[str, Any], vocabulary_size: int) -> dict[str,
 
 
 def _processor(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """The tiny processor's ``config`` with a released image's sizes; for a unified ``model`` its classes, whose sound is the waveform."""
+    """The tiny processor's ``config`` with a released image's sizes; a unified ``model`` gets its own classes, with waveforms as audio."""
     for part in ("image_processor", "video_processor"):
         config[part] |= {"max_soft_tokens": SOFT_TOKENS, "patch_size": PATCH_SIZE}
     config["image_seq_length"] = SOFT_TOKENS
@@ -80,5 +82,5 @@ def _processor(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_json(content: Any) -> bytes:
-    """A JSON file's content."""
+    """``content`` as the bytes of a JSON file."""
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()

@@ -21,12 +21,12 @@ _TEXT: dict[str, Any] = {**_DATA["text"], "num_global_key_value_heads": None, "n
 
 
 def _text(name: str) -> dict[str, Any]:
-    """What a size's text config adds to ``_TEXT``."""
+    """The fields that a size's text config adds to ``_TEXT``."""
     return {**_DATA[SIZES[name]["kind"]]["text"], **SIZES[name]["text"]}
 
 
 def is_unified(name: str) -> bool:
-    """Whether a size is a unified model: images and sounds are projected by linear layers, without towers."""
+    """Whether a size is a unified model: images and audio are projected by linear layers, without towers."""
     return bool(SIZES[name]["kind"] == "unified")
 
 
@@ -35,7 +35,7 @@ def _has_centroids(name: str) -> bool:
 
 
 def _part(name: str, modality: str) -> dict[str, Any] | None:
-    """The ``vision_config`` or ``audio_config`` of a size, or None where it has none."""
+    """The ``vision_config`` or ``audio_config`` of a size, or None if it has none."""
     family = "gemma4_unified" if is_unified(name) else "gemma4"
     given = _DATA[SIZES[name]["kind"]].get(modality)
     return None if given is None else dict(given, model_type=f"{family}_{modality}", dtype="bfloat16")
@@ -60,7 +60,7 @@ def target(name: str) -> dict[str, Any]:
 
 
 def generation(name: str) -> dict[str, Any]:
-    """generation_config.json of a size; a unified model never writes the ends of images and sounds."""
+    """generation_config.json of a size; a unified model never writes the end tokens of images and audio."""
     never = {"suppress_tokens": [TOKENS["eoi_token_id"], TOKENS["eoa_token_id"]]} if is_unified(name) else {}
     return {**GENERATION, **never}
 

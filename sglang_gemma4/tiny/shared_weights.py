@@ -1,10 +1,13 @@
 """One copy of random weights for several engines: the first to load fills them, the others map them.
 
-``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` turns it on: tensors of BYTES or more (allocated by ``torch.empty``, as in SGLang's layers)
+``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` turns it on: tensors of BYTES or more (allocated by ``torch.empty``, as
+in SGLang's layers)
 are shared among the processes with the same new FOLDER.
 
-Two copies of a 49 GiB model fill a card; with one shared copy six arms of a benchmark fit. On a card the tensors are shared as CUDA IPC
-handles, without one as mapped files. Smaller tensors are filled identically in each process. The engine that filled the weights has to
+Two copies of a 49 GiB model fill a GPU; with one shared copy six arms of a benchmark fit. On a GPU the tensors are
+shared as CUDA IPC
+handles, without one as mapped files. Smaller tensors are filled identically in each process. The engine that filled
+the weights has to
 outlive the others, and none may write to a weight.
 """
 
@@ -27,7 +30,7 @@ PATIENCE = 600.0
 
 
 class Hollow(TorchFunctionMode):
-    """``torch.empty`` allocates one element for large floating-point tensors, whose memory is mapped later."""
+    """Makes ``torch.empty`` allocate one element for large floating-point tensors, whose memory is mapped later."""
 
     def __init__(self, large: int) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class Hollow(TorchFunctionMode):
             written = args[0] if args else kwargs.get("tensor")
             name = getattr(func, "__name__", "")
             if name.endswith("_") and not name.endswith("__") and self._is_hollow(written):
-                return written  # an initial value that the mapped one replaces
+                return written  # an initial value that the mapped tensor replaces
             return func(*args, **kwargs)
         size = kwargs.pop("size", None) or (args[0] if args and not isinstance(args[0], int) else args)
         one = func(1, **kwargs)
@@ -59,7 +62,7 @@ class Hollow(TorchFunctionMode):
 
 
 class Sharing:
-    """This process's part in one model's weights, claimed in ``folder``."""
+    """This process's share of one model's weights, claimed in ``folder``: it fills them if it is the first, else it maps them."""
 
     def __init__(self, large: int, folder: Path, name: str) -> None:
         self.large = large
@@ -83,7 +86,7 @@ class Sharing:
             time.sleep(0.1)
 
     def attach(self, model: Any) -> set[str]:
-        """Map the tensors that the first engine has filled; returns their names, none in the first engine itself."""
+        """Map the tensors that the first engine has filled and return their names; in the first engine itself, an empty set."""
         if self.hollow is None:
             return set()
         self.hollow.on = False
@@ -131,14 +134,14 @@ def _mapped(like: Any, handle: Any, offset: int, stride: tuple[int, ...]) -> Any
 
 
 def check_format(quantization: str | None, config: Any) -> None:
-    """Refuse weights that SGLang rewrites after they are filled: the other engines would map what the first one has given up.
+    """Refuse weights that SGLang rewrites after they are filled: the other engines would map memory that the first one has freed.
 
     Args:
-        quantization: SGLang's name of the format, None: bfloat16.
+        quantization: SGLang's name of the format; None for bfloat16.
         config: the checkpoint's ``quantization_config``.
 
     Raises:
-        ValueError: sharing was asked for, and the format is another than float8 with a scale for each output.
+        ValueError: sharing was asked for, and the format is not float8 with a scale per output.
     """
     if not os.environ.get(SHARED_WEIGHTS) or quantization is None:
         return
@@ -155,7 +158,7 @@ _loading: list[Sharing] = []
 
 @contextlib.contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Context for building and filling a model, named the same in each process; does nothing if sharing is off."""
+    """Context for building and filling a model, which has the same name in each process; does nothing if sharing is off."""
     if not (asked := os.environ.get(SHARED_WEIGHTS)):
         yield
         return

@@ -1,6 +1,7 @@
-"""Sounds that name animals, drawn from a seed: each animal has a pitch of its own, of many lengths, loudnesses and timbres.
+"""Audio clips that name animals, drawn from a seed: each animal has its own pitch, in many lengths, loudnesses and timbres.
 
-A pitch is a multiple of 25 Hz and begins at phase 0: each frame of 640 samples holds whole periods, so frames of one sound are alike.
+A pitch is a multiple of 25 Hz and begins at phase 0: each frame of 640 samples holds whole periods, so a clip's
+frames are alike.
 """
 
 import random
@@ -13,7 +14,7 @@ from sglang_gemma4.tiny.batches import Array
 from sglang_gemma4.tiny.dialogues import Dialogue
 
 RATE, FRAME = 16_000, 640
-"""Samples a second, and samples of a soft token (40 ms), as in the released 12B."""
+"""Samples per second, and samples of a soft token (40 ms), as in the released 12B."""
 ANIMALS = world.WORDS["animals"]
 PITCHES = {animal: 25 * round(6 * 1.29**number) for number, animal in enumerate(ANIMALS)}
 """Hz: 150 to 2,475, each 1.29 times the one before."""
@@ -24,7 +25,7 @@ HELD_OUT_SEED = 1_000_000
 
 
 class Sounds(NamedTuple):
-    """Drawn sounds: frames [n, LONGEST, FRAME] float16, frames of each, indices by animal."""
+    """Drawn clips: frames [n, LONGEST, FRAME] float16, number of frames per clip, clip indices by animal."""
 
     frames: Array
     lengths: Array
@@ -32,9 +33,10 @@ class Sounds(NamedTuple):
 
 
 def draw(seed: int, animal: str) -> Array:
-    """The sound of ``animal``: float32 [samples] at :data:`RATE`; its last frame may be cut.
+    """The clip of ``animal``: float32 [samples] at :data:`RATE`; its last frame may be incomplete.
 
-    Seeds from `HELD_OUT_SEED` on are kept for evaluation."""
+    Seeds from `HELD_OUT_SEED` on are kept for evaluation.
+    """
     rng = random.Random(f"{seed}:{animal}")
     samples = FRAME * rng.randint(SHORTEST, LONGEST) - rng.choice((0, rng.randrange(FRAME // 2)))
     turns = 2 * np.pi * PITCHES[animal] * np.arange(samples) / RATE
@@ -46,13 +48,13 @@ def draw(seed: int, animal: str) -> Array:
 
 
 def framed(wave: Array) -> Array:
-    """[frames, FRAME]: the last frame is filled up with silence, as the released feature extractor does it."""
+    """The clip as [frames, FRAME]; the last frame is padded with silence, as in the released feature extractor."""
     made: Array = np.pad(wave, (0, -len(wave) % FRAME)).reshape(-1, FRAME)
     return made
 
 
 def pool(number: int, first_seed: int = 0) -> Sounds:
-    """Draw ``number`` sounds, their animals in turn."""
+    """Draw ``number`` clips; their animals cycle."""
     names = [ANIMALS[i % len(ANIMALS)] for i in range(number)]
     made = [framed(draw(first_seed + i, animal)) for i, animal in enumerate(names)]
     frames: Array = np.zeros((number, LONGEST, FRAME), np.float16)
@@ -63,7 +65,7 @@ def pool(number: int, first_seed: int = 0) -> Sounds:
 
 
 def animal_chat(rng: random.Random, number: int = 1) -> tuple[Dialogue, list[str]]:
-    """The dialogue and the animals whose sounds it has: one, or two named in order."""
+    """A dialogue about one clip, or about two in order, and the animals of its clips."""
     animals = [rng.choice(ANIMALS) for _ in range(number)]
     content: list[dict[str, Any]] = [
         *({"type": "audio"} for _ in animals),

@@ -1,42 +1,47 @@
 """Random values for quantised weights: dequantised they have the spread that ``spread_weights`` gives unquantised ones.
 
-A format keeps a weight as levels and scales in two or more tensors of one module, under names that SGLang and vLLM share. Levels are
-drawn normal around zero and rounded as a quantiser does (a mean would grow from layer to layer until every token is the same), and each
-scale differs a little from the next, so that a kernel which takes another row's or group's scale is found out.
+A format keeps a weight as quantised values and scales in two or more tensors of one module, under names that SGLang
+and vLLM share.
+The values are drawn normal around zero and rounded as a quantiser does; a mean would grow from layer to layer until
+every token is the
+same. Scales differ a little, so that a kernel which takes another row's or group's scale is found out.
 
-| format | levels | scales |
+| format | quantised values | scales |
 | --- | --- | --- |
-| fp8 (compressed-tensors, SGLang's own) | ``weight``, ``w13_weight``: float8 | ``…weight_scale``, ``…weight_scale_inv`` |
-| int4, compressed-tensors pack-quantized | ``weight_packed``: int32, 8 levels along the inputs, level + 8 | ``weight_scale`` |
-| int4, AWQ and GPTQ | ``qweight``: int32, 8 levels along the outputs or the inputs | ``scales``, zero points ``qzeros`` |
+| fp8 (compressed-tensors, SGLang's own) | ``weight``, ``w13_weight``: float8 | ``…weight_scale``,
+``…weight_scale_inv`` |
+| int4, compressed-tensors pack-quantized | ``weight_packed``: int32, 8 values along the inputs, value + 8 |
+``weight_scale`` |
+| int4, AWQ and GPTQ | ``qweight``: int32, 8 values along the outputs or the inputs | ``scales``, zero points
+``qzeros`` |
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 FLOAT8_SPREAD = 100.0
-"""Standard deviation of float8 levels: the largest of a row, about four of it, is near the largest number of e4m3, 448."""
+"""Standard deviation of the float8 values: a row's largest, about four times this, is near e4m3's largest value, 448."""
 INT4_SPREAD = 2.8
-"""Of 4-bit levels before they are rounded and cut at ±7: the largest of 32 is about 2.2 of it, of 128 about 2.7."""
+"""Standard deviation of int4 values before rounding and clamping to ±7. The largest of 32 is about 2.2 times this, of 128 about 2.7."""
 INT4_ROUNDED = 2.7845
-"""Of the levels themselves (``tests/unit/test_spread_quantised.py`` measures it)."""
+"""Standard deviation of the int4 values after rounding (``tests/unit/test_spread_quantised.py`` measures it)."""
 INPUT_SCALE = 1 / 64
-"""Of activations with a static scale: float8 holds up to 7, where normed activations have unit spread."""
+"""Static scale of activations: float8 then holds up to 7, while normed activations have unit spread."""
 SCALE_NOISE = 0.1
 
 _PACKED, _QWEIGHT = "weight_packed", "qweight"
 _AS_THEY_ARE = ("weight_shape", "g_idx", "g_idx_sort_indices")
 _SAME_ZERO = -2004318072  # 0x88888888: eight zero points of 8
-_GPTQ_ZERO = 0x77777777  # GPTQ keeps a zero point less one
+_GPTQ_ZERO = 0x77777777  # GPTQ stores a zero point minus one
 
 
 def fill(name: str, tensor: Any, beside: Mapping[str, Any], generator: Any) -> bool:
-    """Fill ``tensor`` if it is a part of a quantised weight, in place; returns whether it was one.
+    """Fill ``tensor`` in place if it is part of a quantised weight; returns whether it is.
 
     Args:
         name: the tensor's name in the model.
         beside: every tensor of the model by name.
-        generator: of torch, on the tensor's device.
+        generator: a torch generator on the tensor's device.
     """
     import torch
 
@@ -56,7 +61,7 @@ def fill(name: str, tensor: Any, beside: Mapping[str, Any], generator: Any) -> b
         return True
     levels = levels_of(name, beside)
     if levels is None and name.endswith(("weight_scale", "weight_scale_inv")):
-        tensor.fill_(1.0)  # of weights that are quantised after they are loaded (--quantization fp8), which also writes it
+        tensor.fill_(1.0)  # a weight that is quantised after loading (--quantization fp8), which also writes its scale
         return True
     if levels is None:
         return False
@@ -67,12 +72,12 @@ def fill(name: str, tensor: Any, beside: Mapping[str, Any], generator: Any) -> b
 
 
 def scale_of(name: str, beside: Mapping[str, Any]) -> str | None:
-    """The name of the scales of a float8 weight, or None where it has none."""
+    """The name of a float8 weight's scales, or None if it has none."""
     return next((found for end in ("_scale", "_scale_inv") if (found := name + end) in beside), None)
 
 
 def levels_of(name: str, beside: Mapping[str, Any]) -> str | None:
-    """The name of the levels whose scales these are; None: no scales of a quantised weight."""
+    """The name of the quantised values that these scales belong to, or None if they belong to none."""
     if name.endswith("scales"):
         found = name.removesuffix("scales") + _QWEIGHT
         return found if found in beside else None
@@ -91,13 +96,13 @@ def _holds_levels(tensor: Any) -> bool:
 
 
 def _packs_inputs(qweight: str, beside: Mapping[str, Any]) -> bool:
-    """Whether 8 levels of a ``qweight`` are 8 inputs of one output (GPTQ), not 8 outputs of one input (AWQ)."""
+    """Whether ``qweight`` packs 8 inputs of one output (GPTQ) rather than 8 outputs of one input (AWQ)."""
     scales = beside.get(qweight.removesuffix(_QWEIGHT) + "scales")
     return scales is not None and qweight in beside and beside[qweight].shape[-1] == scales.shape[-1]
 
 
 def _inputs_and_spread(levels: str, beside: Mapping[str, Any]) -> tuple[int, float]:
-    """Inputs of the product, and the levels' standard deviation."""
+    """Inputs of the linear layer, and the standard deviation of its quantised values."""
     shape = beside[levels].shape
     if levels.endswith(_QWEIGHT):
         return (shape[-2] * 8 if _packs_inputs(levels, beside) else shape[-2]), INT4_ROUNDED
@@ -107,7 +112,7 @@ def _inputs_and_spread(levels: str, beside: Mapping[str, Any]) -> tuple[int, flo
 
 
 def _fill_float8(tensor: Any, generator: Any) -> None:
-    """In parts, since a layer's experts are a billion numbers, which float32 would not hold beside the model."""
+    """Fill expert by expert: a layer's experts have a billion values, for which float32 copies would not fit next to the model."""
     import torch
 
     most = torch.finfo(tensor.dtype).max

@@ -1,11 +1,13 @@
 """Random weights of realistic spread, for timing real sizes without their checkpoints.
 
 SGLang's own dummy format draws uniform(±1e-3): every token becomes the same one and eight experts take all the work.
-Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and key
+Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and
+key
 norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
 
-The head is tied to the embedding, so a token's own embedding in the residual stream raises that token's logit again: at
-the same scale as the layers' output it would win against all 262,144 others, and one token would repeat for ever.
+The head is tied to the embedding, so a token's own embedding in the residual stream raises that token's logit again.
+At
+the scale of the layers' output it would win against all 262,144 others, and one token would repeat forever.
 Embeddings are therefore small, and the final norm compensates: logits have a standard deviation of 2.
 """
 
@@ -15,7 +17,7 @@ from typing import Any
 
 from sglang_gemma4.tiny import families, spread_quantised
 
-EMBEDDING_SPREAD = 0.1  # of the scaled embedding; what each layer adds has spread 1
+EMBEDDING_SPREAD = 0.1  # standard deviation of the scaled embedding; what each layer adds has 1
 FINAL_NORM = 20.0
 
 _KEEP = ("input_min", "input_max", "output_min", "output_max", "inv_freq", "cos_sin_cache", "embed_scale", "softcap")
@@ -26,10 +28,11 @@ _ONE = ("layer_scalar", "std_scale", "per_expert_scale", "router.scale")
 
 
 def fill(model: Any, seed: int = 0, leave: Collection[str] = ()) -> None:
-    """Fill every floating parameter and known buffer of `model` in place, but those named in `leave`; any device, dtype and class.
+    """Fill every floating-point parameter and known buffer of `model` in place, except those named in `leave`; any device, dtype and class.
 
-    A tensor's values follow from `seed`, its name and its shape alone, so two processes agree on replicated tensors.
-    The centroid head's `token_ordering` becomes a permutation of the vocabulary. Quantised weights: ``spread_quantised``."""
+    A tensor's values depend only on `seed`, its name and its shape, so two processes agree on replicated tensors.
+    The centroid head's `token_ordering` becomes a permutation of the vocabulary. Quantised weights:
+    ``spread_quantised``."""
     import torch
 
     with torch.no_grad():
@@ -48,7 +51,7 @@ def fill(model: Any, seed: int = 0, leave: Collection[str] = ()) -> None:
 
 
 def roughen(model: Any, seed: int) -> None:
-    """Noise on every norm, scale and bias, fixed layer scalars, finite clips: no feature of a filled model is an identity."""
+    """Give a filled model noise on every norm, scale and bias, fixed layer scalars and finite clips: no feature is an identity."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -74,7 +77,7 @@ def roughen(model: Any, seed: int) -> None:
 
 
 def clip(name: str, buffer: Any) -> None:
-    """Give a clipped linear's bound, if ``buffer`` is one, a value that some inputs and outputs reach."""
+    """If ``buffer`` is a bound of a clipped linear, set it to a value that some inputs and outputs reach."""
     for end, bound in (("input", families.CLIP_INPUT), ("output", families.CLIP_OUTPUT)):
         if name.endswith((f"{end}_min", f"{end}_max")):
             buffer.fill_(-bound if name.endswith("min") else bound)

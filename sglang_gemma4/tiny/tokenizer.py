@@ -34,7 +34,7 @@ MEDIA_TOKENS = {
     **{f"{name}_token_id": NAMED[f"{name}_token"] for name in ("image", "boi", "eoi", "audio", "boa", "eoa")},
     "video_token_id": "<|video|>",
 }
-"""By the names of their ids in config.json."""
+"""Special tokens, by the names of their ids in config.json."""
 CONTROL = ["<pad>", "<eos>", "<bos>", "<unk>", *NAMED.values(), "<|video|>", "<mask>"]
 
 
@@ -79,7 +79,7 @@ def train(seed: int = 0, documents: int = 6000) -> Any:
 def fast_tokenizer(raw: Any, name: str = "") -> Any:
     """The transformers tokenizer around `raw`, with every named token and the chat template of the checkpoint `name`.
 
-    As released it is a GemmaTokenizer that adds nothing to a text: the chat template writes <bos>.
+    As released, it is a GemmaTokenizer that adds nothing to a text: the chat template writes <bos>.
     """
     from tokenizers import processors
     from transformers import GemmaTokenizer

@@ -28,13 +28,13 @@ HISTORY = ("command", "device", "seed", "data_seed", "target_training")
 
 
 def _shard(folder: Path, pictures: batches.Pictures, job: tuple[int, int]) -> tuple[batches.Array, batches.Array]:
-    """Rows of text, and an eighth as many of images, for (seed, rows)."""
+    """Rows of text, and an eighth as many rows of images, for (seed, rows)."""
     encoder, (seed, rows) = batches.Encoder(tiny_tokenizer.load_raw(folder), pictures), job
     return batches.text_rows(encoder, seed, rows), batches.image_rows(encoder, seed, -(-rows // 8))
 
 
 def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) -> None:
-    """Tokenizer, a pool of images and packed rows, written to ``path``; deterministic in ``seed`` and the sizes.
+    """Write a tokenizer, a pool of images and packed rows to ``path``; deterministic in ``seed`` and the sizes.
 
     The tokenizer is the same for every seed."""
     if pictures >= images.HELD_OUT_SEED:
@@ -52,9 +52,9 @@ def prepare(path: Path, *, rows: int, pictures: int, seed: int, workers: int) ->
 
 
 def prepare_media(path: Path, *, rows: int, pictures: int, seed: int) -> None:
-    """The same for the unified family, whose images are patches of a soft token each, with half as many rows of images and sounds.
+    """The same for the unified family, whose images are patches of one soft token each; half as many rows have images and audio.
 
-    As many sounds as images; they are drawn again where they are trained on."""
+    There are as many audio clips as images; they are not stored but drawn again for training."""
     path.mkdir(parents=True, exist_ok=True)
     raw = tiny_tokenizer.train()
     raw.save(str(path / "tokenizer.json"))
@@ -67,14 +67,14 @@ def prepare_media(path: Path, *, rows: int, pictures: int, seed: int) -> None:
 
 
 def _drawn(data: dict[str, Any]) -> batches.Pictures:
-    """The images, and sounds, of prepared data."""
+    """The images, and audio if any, of prepared data."""
     if "sounds" in data:
         return media_rows.media(data["patches"], data["positions"], sounds.pool(int(data["sounds"])))
     return batches.Pictures(data["patches"], data["positions"], [], {})
 
 
 def train_family(args: argparse.Namespace) -> None:
-    """Target, assistant, files, RESULTS of one family below ``args.out``."""
+    """Train one family and write its target, assistant, files and RESULTS below ``args.out``."""
     import torch
 
     from sglang_gemma4.tiny import evaluate, export, training

@@ -1,6 +1,7 @@
-"""Training of a tiny target on text and images, and of its MTP assistant against the frozen target.
+"""Trains a tiny target on text and images, and its MTP assistant against the frozen target.
 
-Both start from weights in which no norm, scale or clip is an identity. The assistant learns three draft steps from every position,
+Both start from weights in which no norm, scale or clip is an identity. The assistant learns three draft steps from
+every position,
 teacher-forced.
 """
 
@@ -21,14 +22,14 @@ from sglang_gemma4.tiny.batches import Array, Pictures
 from sglang_gemma4.tiny.drafting import draft_states, matched_drafts, shifted
 from sglang_gemma4.tiny.packed_forward import Batch, hidden_states, logits_of, to_device
 
-STEP_WEIGHTS = (1.0, 0.7, 0.5)  # of the draft steps
+STEP_WEIGHTS = (1.0, 0.7, 0.5)  # loss weight of each draft step
 RECLUSTER, FIRST_LOOK, LOOK_EVERY = 150, 200, 20
 WARMUP = 200  # steps
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a training goes through: rows of text and images, how long, how fast, from which seed, and rows of both in a step."""
+    """The settings of a training: rows of text and images, steps, seconds, learning rate, seed, and rows of both per step."""
 
     text: Array
     image: Array
@@ -43,7 +44,8 @@ class Course:
 def build_target(name: str, tokens: dict[str, int], seed: int) -> Any:
     """An untrained ``Gemma4ForConditionalGeneration`` (float32) of the family; ``tokens`` as ``export.special_ids`` gives them.
 
-    Layers that add to the residual stream start at half their spread. The unified family begins with tiny-31b's language model.
+    Layers that add to the residual stream start at half their spread. The unified family starts from tiny-31b's
+    language model.
     """
     if families.is_unified(name):
         return upcycled(unified.build(tokens, seed), "", seed)
@@ -66,7 +68,7 @@ def build_target(name: str, tokens: dict[str, int], seed: int) -> Any:
 
 
 def build_assistant(name: str, seed: int) -> Any:
-    """An untrained ``Gemma4AssistantForCausalLM`` (float32) of the family; the unified one begins with tiny-31b's."""
+    """An untrained ``Gemma4AssistantForCausalLM`` (float32) of the family; the unified one starts from tiny-31b's."""
     if families.is_unified(name):
         return upcycled(unified.build_assistant(seed), "-assistant", seed)
     from transformers import Gemma4TextConfig
@@ -77,7 +79,7 @@ def build_assistant(name: str, seed: int) -> Any:
 
 
 def upcycled(model: Any, role: str, seed: int) -> Any:
-    """``model`` with what fits it of tiny-31b's target or, for the role "-assistant", its assistant."""
+    """``model`` filled with the matching weights of tiny-31b's target, or of its assistant for the role "-assistant"."""
     import transformers
 
     path = checkpoints.SHIPPED / f"{upcycle.SOURCE}{role}"
@@ -152,14 +154,14 @@ def fit(
     describe: Callable[[Batch], str],
     done: Callable[[int], bool] = lambda step: False,
 ) -> dict[str, Any]:
-    """Train ``model`` in place with AdamW, warm-up and a cosine to 2%; returns the steps made, seconds and the last loss.
+    """Train ``model`` in place with AdamW, warm-up and a cosine to 2%; returns the number of steps, seconds and the last loss.
 
-    The schedule hurries where ``course.seconds`` would pass before ``course.steps``.
+    The schedule is shortened if ``course.seconds`` would pass before ``course.steps``.
 
     Args:
         config: the target's text config, which decides the masks.
         loss_of: the loss of a step, from its number (from 1) and its rows.
-        describe: what to print beside the loss now and then.
+        describe: what to print with the loss now and then.
         done: whether to end after a step.
     """
     device, rng = next(model.parameters()).device.type, np.random.default_rng(course.seed)
@@ -198,7 +200,7 @@ def fit(
 
 
 def token_loss(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Weighted cross entropy of the next token; a token counts by its own weight."""
+    """Weighted cross entropy of the next token; each token counts by its own weight."""
     weights = batch.weights[:, 1:] * (batch.document[:, 1:] == batch.document[:, :-1])
     losses = functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch.ids[:, 1:].flatten(), reduction="none")
     return (losses * weights.flatten()).sum() / weights.sum()
@@ -222,7 +224,7 @@ def _router_terms(model: Any) -> list[torch.Tensor]:
 
 
 def draft_loss(target: Any, assistant: Any, batch: Batch, output: Any) -> torch.Tensor:
-    """All draft steps: at p, step s (from 0) is given x[p+1+s] and must predict what the target says at p+1+s."""
+    """Loss of all draft steps: at p, step s (from 0) is given x[p+1+s] and must predict what the target says at p+1+s."""
     teacher = logits_of(target, output.last_hidden_state).softmax(-1)
     state, total = output.last_hidden_state, torch.zeros((), device=batch.ids.device)
     embed = target.get_input_embeddings()
@@ -238,7 +240,7 @@ def draft_loss(target: Any, assistant: Any, batch: Batch, output: Any) -> torch.
 
 
 def _distil(assistant: Any, hidden: torch.Tensor, teacher: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Cross entropy against the teacher's distribution, and the same over clusters for a centroid head.
+    """Cross entropy against the teacher's distribution, plus the same over clusters for a centroid head.
 
     hidden [m, small], teacher [m, vocabulary] (probabilities), weights [m]."""
     loss = -(teacher * assistant.lm_head(hidden).log_softmax(-1)).sum(-1)
@@ -251,7 +253,7 @@ def _distil(assistant: Any, hidden: torch.Tensor, teacher: torch.Tensor, weights
 
 @torch.no_grad()
 def cluster(assistant: Any) -> None:
-    """Equal clusters of the draft head's embeddings (k-means): sets ``token_ordering``, starts the centroids at their means."""
+    """Cluster the draft head's embeddings into equal clusters (k-means): sets ``token_ordering``, starts the centroids at their means."""
     head, table = assistant.masked_embedding, assistant.lm_head.weight.detach().float().cpu()
     size = head.vocab_size // head.num_centroids
     points = functional.normalize(table, dim=-1)

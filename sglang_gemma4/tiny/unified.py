@@ -1,7 +1,9 @@
 """A tiny 12B: Gemma 4 unified with random weights, written as transformers saves it.
 
-It has what distinguishes the unified model: raw patches and waveform projected without towers, 8 KV heads on sliding layers, one on full
-ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and sounds change its logits.
+It has what distinguishes the unified model: raw patches and waveforms projected without towers, 8 KV heads on sliding
+layers, one on full
+ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and audio change its
+logits.
 """
 
 from pathlib import Path
@@ -15,7 +17,7 @@ SAMPLES = sounds.FRAME
 
 
 def _without_per_layer(text: dict[str, Any]) -> dict[str, Any]:
-    """A unified text config has no per-layer embeddings."""
+    """The text config without per-layer embeddings, which a unified model does not have."""
     return {name: value for name, value in text.items() if "per_layer_input" not in name}
 
 
@@ -30,7 +32,7 @@ VISION = {
 
 
 def build(tokens: dict[str, int], seed: int = 0) -> Any:
-    """A ``Gemma4UnifiedForConditionalGeneration`` in float32; ``tokens`` as ``export.special_ids`` gives them."""
+    """Build a ``Gemma4UnifiedForConditionalGeneration`` in float32; ``tokens`` as ``export.special_ids`` gives them."""
     from transformers.models.gemma4_unified import modeling_gemma4_unified as modeling
     from transformers.models.gemma4_unified.configuration_gemma4_unified import (
         Gemma4UnifiedAudioConfig,
@@ -53,7 +55,7 @@ def build(tokens: dict[str, int], seed: int = 0) -> Any:
 
 
 def build_assistant(seed: int = 0) -> Any:
-    """A ``Gemma4UnifiedAssistantForCausalLM`` in float32 that fits :func:`build`; its drafts are accepted only by chance."""
+    """Build a ``Gemma4UnifiedAssistantForCausalLM`` in float32 that fits :func:`build`; its drafts are accepted only by chance."""
     from transformers.models.gemma4_unified.configuration_gemma4_unified import Gemma4UnifiedTextConfig
     from transformers.models.gemma4_unified_assistant.configuration_gemma4_unified_assistant import Gemma4UnifiedAssistantConfig
     from transformers.models.gemma4_unified_assistant.modeling_gemma4_unified_assistant import Gemma4UnifiedAssistantForCausalLM

@@ -1,7 +1,8 @@
-"""Weights of tiny-12b's target and assistant from tiny-31b's, which have fewer heads: the same answers to text before any training.
+"""Fills tiny-12b's target and assistant with tiny-31b's weights, which have fewer heads; answers to text stay the same.
 
-A new head is a copy of an old one that reads the copy of its KV head, and the copies share the old head's output between them unequally.
-A little noise on queries and keys parts them, so that training can make them differ.
+A new head is a copy of an old one and reads the copy of the old KV head; copies split the old head's output
+unequally.
+A little noise on queries and keys separates the copies, so that training can make them differ.
 """
 
 from typing import Any
@@ -11,10 +12,10 @@ NOISE = 0.02
 
 
 def fill(model: Any, source: Any, seed: int) -> None:
-    """Fill ``model``'s language model (or assistant) in place from ``source``'s of fewer heads; parts that only it has stay.
+    """Fill ``model``'s language model (or assistant) in place from ``source``, which has fewer heads; parts that only ``model`` has stay.
 
     Raises:
-        ValueError: a parameter of other shape than heads explain.
+        ValueError: a parameter's shape differs for another reason than the number of heads.
     """
     import torch
 
@@ -36,7 +37,7 @@ def fill(model: Any, source: Any, seed: int) -> None:
 
 
 def heads_of(model: Any) -> list[tuple[int, int]]:
-    """Query and KV heads of each layer of a transformers model."""
+    """(query heads, KV heads) of each layer of a transformers model."""
     text = model.config.text_config
     return [(text.num_attention_heads, text.per_layer_config[number].num_key_value_heads) for number in range(text.num_hidden_layers)]
 
@@ -46,13 +47,13 @@ def _spread(kv: int, old_kv: int) -> list[int]:
 
 
 def _copied(heads: int, kv: int, old_heads: int, old_kv: int) -> list[int]:
-    """Of each new query head the old one: in the group of the KV head of which its own is a copy."""
+    """The old query head that each new one copies: in the group of the old KV head that the new one's KV head copies."""
     group, old_group, spread = heads // kv, old_heads // old_kv, _spread(kv, old_kv)
     return [spread[head // group] * old_group + head % group * old_group // group for head in range(heads)]
 
 
 def _rows(old: Any, chosen: list[int], generator: Any) -> Any:
-    """Rows [heads * size, width] of the chosen heads."""
+    """Rows [heads * size, width] of the chosen heads, with noise."""
     import torch
 
     size = old.shape[0] // (max(chosen) + 1)
@@ -61,7 +62,7 @@ def _rows(old: Any, chosen: list[int], generator: Any) -> Any:
 
 
 def _outputs(old: Any, chosen: list[int], old_heads: int, generator: Any) -> Any:
-    """Columns [width, heads * size]: copies of an old head's sum to it."""
+    """Columns [width, heads * size] of the chosen heads; the copies of an old head add up to it."""
     import torch
 
     share = 0.5 + torch.rand(len(chosen), generator=generator)

@@ -1,7 +1,9 @@
 """The closed world that the tiny checkpoints know: 24 towns, 24 people, 240 facts, told as passages and four-choice questions.
 
-Pure Python and deterministic: everything follows from the ``random.Random`` that is passed in and from SHA-256 of a text, so an
-evaluation on another machine asks the same questions, which training never saw. Words and sentences are in world.toml.
+Pure Python and deterministic: everything follows from the ``random.Random`` that is passed in and from SHA-256 of a
+text. An
+evaluation on another machine therefore asks the same questions, which training never saw. Words and sentences are in
+world.toml.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ WORDS: dict[str, list[str]] = {name: words.split() for name, words in _DATA["wor
 TOWNS, RULERS, PEOPLE, FOODS, COLOURS = (WORDS[name] for name in ("towns", "rulers", "people", "foods", "colours"))
 SUBJECTS = {"town": TOWNS, "person": PEOPLE}
 RELATIONS: dict[str, dict[str, Any]] = _DATA["relations"]
-"""By name: kind of ``subject``, name of its ``values`` in :data:`WORDS`, ``statements`` and ``questions`` with {s} and {v}."""
+"""By name: the type of ``subject``, the name of its ``values`` in :data:`WORDS`, ``statements`` and ``questions`` with {s} and {v}."""
 LETTERS = "ABCD"
 
 
@@ -82,7 +84,7 @@ def facts_about(subject: str) -> list[Fact]:
 
 
 def fact_of(relation: str, subject: str) -> Fact:
-    """The fact about `subject`; KeyError names what exists."""
+    """The fact about `subject`; the KeyError for an unknown one names what exists."""
     for fact in facts():
         if fact.relation == relation and fact.subject == subject:
             return fact
