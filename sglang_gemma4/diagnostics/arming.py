@@ -46,8 +46,7 @@ def check_alloc(stage: str, result: Any, allocator: Any, *args: Any, **kwargs: A
     """Check the allocated slots, after ``alloc``, ``alloc_extend``, ``alloc_decode`` or ``alloc_extend_swa_tail``.
 
     ``alloc`` gives pages of one slot, ``alloc_extend`` the slots of a prefill, ``alloc_decode`` one slot per request.
-    After
-    ``alloc_extend_swa_tail`` only the last tokens have sliding slots: the prompt came from a prefill server.
+    After ``alloc_extend_swa_tail`` only the last tokens have sliding slots: the prompt came from a prefill server.
     """
     from sglang_gemma4.diagnostics import traps
 

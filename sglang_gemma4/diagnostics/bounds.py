@@ -79,8 +79,7 @@ class Extent:
     """Which entries of a table are read: host lists with one value for each row.
 
     A row's entries are ``starts`` to ``ends`` of the flat list, or of the row itself. Those before ``first``, counted
-    from
-    ``starts``, are not read.
+    from ``starts``, are not read.
     """
 
     requests: list[int]

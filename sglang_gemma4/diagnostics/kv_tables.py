@@ -1,8 +1,7 @@
 """What attention is about to read and write, as :class:`bounds.Table` s made from SGLang's batch, pools and attention backends.
 
 :func:`source` gives SGLang's own request table and slot mapping, which every backend starts from, and the slots of
-new keys;
-:func:`built` gives what a backend made of them for its kernels.
+new keys; :func:`built` gives what a backend made of them for its kernels.
 """
 
 from collections.abc import Callable

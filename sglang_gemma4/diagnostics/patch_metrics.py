@@ -22,10 +22,9 @@ def publish(
     """Set one sample for each patch of this process: 1 if it is active, 0 in every other state.
 
     The samples carry SGLang's own ``labels`` (model, engine, rank) and ours: patch, state, process and version of
-    this
-    package. Call it once per process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client decides at
-    its import where it keeps values. ``gauge_class`` and ``counter_class`` replace its own classes (SGLang's
-    collectors have some for Ray).
+    this package. Call it once per process, after SGLang has set ``PROMETHEUS_MULTIPROC_DIR``: prometheus_client
+    decides at its import where it keeps values. ``gauge_class`` and ``counter_class`` replace its own classes
+    (SGLang's collectors have some for Ray).
     """
     if gauge_class is None:
         from prometheus_client import Gauge

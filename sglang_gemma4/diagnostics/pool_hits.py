@@ -133,8 +133,7 @@ def admitted(_result: object, batch: Any) -> None:
     """After a prefill batch is prepared: count the requests whose first prefill it is.
 
     Later chunks of a request are not matched again. Retracted requests are left out, as in SGLang's
-    ``cached_tokens_total``:
-    the tokens they find are their own.
+    ``cached_tokens_total``: the tokens they find are their own.
     """
     if not _EXPORTED.children:
         return

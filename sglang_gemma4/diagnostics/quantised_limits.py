@@ -1,8 +1,7 @@
 """Refuses weight formats that SGLang, this package or the GPU cannot serve, before weights are loaded, and names those that work.
 
 It reads a checkpoint's ``quantization_config`` and the flags that choose a format or a kernel for it; neither torch
-nor sglang is imported.
-The reason for each rule is in docs/quantised.md.
+nor sglang is imported. The reason for each rule is in docs/quantised.md.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,7 @@
 """What SGLang's quantisation methods other than compressed-tensors cannot serve of Gemma 4: a checkpoint's, and ``--quantization``.
 
 Each rule was read in SGLang 0.5.23; a bare file name is in ``srt/layers/quantization``. What works there, or may
-work, is let
-through: fp8 experts of ModelOpt, Quark or Fp8Config go to SGLang's Triton kernel, which supports gelu.
+work, is let through: fp8 experts of ModelOpt, Quark or Fp8Config go to SGLang's Triton kernel, which supports gelu.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,8 +20,7 @@ FP8_RUNNERS = ("auto", "triton")
 """Runners of fp8 experts that support gelu.
 
 deep_gemm, flashinfer_trtllm, aiter and hpc_ops assert silu. cutlass computes silu without an error
-(moe/cutlass_moe.py:285).
-Others leave the experts without a kernel.
+(moe/cutlass_moe.py:285). Others leave the experts without a kernel.
 """
 FALLING_BACK = ("flashinfer_cutlass", "flashinfer_cutedsl")
 """Runners that ``Fp8MoEMethod`` replaces by triton (fp8.py:2974)."""

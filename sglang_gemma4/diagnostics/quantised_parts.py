@@ -1,10 +1,8 @@
 """Which parts of a Gemma 4 model each group of a compressed-tensors ``quantization_config`` quantises.
 
 SGLang gives a layer the scheme of the group that names it, else of the group that names its class, unless ``ignore``
-names it
-(sglang/srt/layers/quantization/compressed_tensors/utils.py, ``find_matched_target``). For experts it looks up only
-the first one.
-Neither torch nor sglang is imported.
+names it (sglang/srt/layers/quantization/compressed_tensors/utils.py, ``find_matched_target``). For experts it looks
+up only the first one. Neither torch nor sglang is imported.
 """
 
 import re

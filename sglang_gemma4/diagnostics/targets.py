@@ -16,8 +16,7 @@ class Place:
     """One function, class or registry key of SGLang, and the seams that change it, in the order in which they are installed.
 
     ``file`` is relative to SGLang's folder and found by the target's dotted name. ``names`` are the target's names
-    inside that
-    file. ``parts`` are the parts of all seams.
+    inside that file. ``parts`` are the parts of all seams.
     """
 
     file: str

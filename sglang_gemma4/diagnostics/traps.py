@@ -1,12 +1,9 @@
 """Traps illegal KV accesses: checks what attention is about to read and write, and ends with a dump if it is illegal.
 
 Each preparation of attention metadata is checked, eager or before the replay of a CUDA graph: SGLang's request table
-before
-it is used, the backend's own tables after they were built. A forward then synchronises with the device several times
-per
-table. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300 MB for 48
-requests of
-128k tokens.
+before it is used, the backend's own tables after they were built. A forward then synchronises with the device several
+times per table. Checking takes up to six int64 tensors of [requests, longest request] outside the static memory: 300
+MB for 48 requests of 128k tokens.
 """
 
 import logging

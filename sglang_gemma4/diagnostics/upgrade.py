@@ -20,8 +20,7 @@ class Found:
     """The result of comparing one place with the other SGLang.
 
     ``at`` lists "file name" of each definition found. ``diff`` starts from the installed source. ``look`` lists the
-    parts whose
-    seam does not fit: for one function some seams may pin the source and some the signature.
+    parts whose seam does not fit: for one function some seams may pin the source and some the signature.
     """
 
     place: Place

@@ -19,8 +19,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def character_agreement(pairs: Sequence[tuple[str, str]]) -> float:
     """Share of characters before the first difference: sum of common prefixes over sum of the longer texts of all pairs.
 
-    After their first different token greedy continuations have little in common, so only the prefix counts. 1.0 if all pairs are equal or
-    empty.
+    After their first different token greedy continuations have little in common, so only the prefix counts. 1.0 if
+    all pairs are equal or empty.
     """
     longest = sum(max(len(a), len(b)) for a, b in pairs)
     return sum(_shared(*pair) for pair in pairs) / longest if longest else 1.0

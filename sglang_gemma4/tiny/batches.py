@@ -18,14 +18,12 @@ TOKEN: np.dtype[np.void] = np.dtype([("id", "i4"), ("weight", "f4"), ("document"
 """One position of a row.
 
 Token id, loss weight of predicting it, number of its document in the row (-1: padding), and the index of the image
-whose
-soft token it is (-1: text).
+whose soft token it is (-1: text).
 """
 PADDING = np.array((families.PAD, 0.0, -1, -1), TOKEN)
 
 # Shares of each type of document. "short" (question, then value) and "pick" (find a given word among four options)
-# are the two
-# halves of a four-choice question; without them its letter stays at chance for thousands of steps.
+# are the two halves of a four-choice question; without them its letter stays at chance for thousands of steps.
 MIXTURE = {
     "mmlu": 38,
     "pick": 10,

@@ -14,8 +14,7 @@ EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
 AWAITED = "<|tool_response>"
 _SMALL = ("e2b", "e4b")
 # A stretch that the model writes: it begins after the start of its turn or of a thought, and ends with its turn, or
-# with the opening of a
-# tool's response, which stops generation.
+# with the opening of a tool's response, which stops generation.
 _WRITTEN = re.compile(
     r"(?:(?<=<\|turn>model\n)(?!<\|channel>thought\n<channel\|>)|(?<=<\|turn>model\n<\|channel>thought\n<channel\|>)"
     r"|(?<=<tool_response\|>)(?!<\|tool_response>|<\|channel>thought\n)|(?<=<tool_response\|><\|channel>thought\n))"

@@ -1,11 +1,9 @@
 """``sglang-gemma4 quantize``: quantises a bfloat16 checkpoint on disk tensor by tensor, as ``quantise`` does, into several files.
 
 At 4 bits each group gets the better of two scales: compressed-tensors' own, or Q4_0's (ggml), which is the group's
-value of largest
-magnitude, with its sign, divided by -8. Google's QAT releases (``…-qat-q4_0-unquantized``) are meant to hold bfloat16
-values on
-Q4_0's grid. compressed-tensors' scale would round most of them again, by up to half a step; Q4_0's only by bfloat16's
-last bit.
+value of largest magnitude, with its sign, divided by -8. Google's QAT releases (``…-qat-q4_0-unquantized``) are meant
+to hold bfloat16 values on Q4_0's grid. compressed-tensors' scale would round most of them again, by up to half a
+step; Q4_0's only by bfloat16's last bit.
 """
 
 import argparse
@@ -43,8 +41,7 @@ def convert(source: Path, folder: Path, form: Format, part_bytes: int = PART_BYT
 
     Raises:
         ValueError: ``source`` is not a whole, unquantised Gemma 4 checkpoint, the format needs a calibration or does
-            not divide the model, or
-            the disk has too little space.
+            not divide the model, or the disk has too little space.
         FileExistsError: ``folder`` is not empty.
     """
     settings = _settings(source, form)

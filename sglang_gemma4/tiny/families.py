@@ -1,12 +1,10 @@
 """Configurations of the four tiny families and their assistants, as keyword arguments of transformers' classes.
 
-Each has what makes the released size hard to serve. `tiny-26b-a4b` has experts in parallel with a dense FFN, and K =
-V with fewer,
-wider heads on full layers. `tiny-e2b` has per-layer embeddings, KV-shared layers with a double-wide FFN, a centroid
-draft head and
-clipped vision linears. `tiny-31b` is a dense stack with K = V on full layers. `tiny-12b` is the unified model: 16 / 8
-/ 1 heads,
-images and audio projected without towers. The text models' sizes are in families.toml.
+Each has what makes the released size hard to serve. `tiny-26b-a4b` has experts in parallel with a dense FFN, and
+K = V with fewer, wider heads on full layers. `tiny-e2b` has per-layer embeddings, KV-shared layers with a
+double-wide FFN, a centroid draft head and clipped vision linears. `tiny-31b` is a dense stack with K = V on full
+layers. `tiny-12b` is the unified model: 16 / 8 / 1 heads, images and audio projected without towers. The text
+models' sizes are in families.toml.
 """
 
 import tomllib

@@ -1,8 +1,7 @@
 """Training rows of the unified family: images as patches of one soft token each, and audio as frames of its waveform.
 
 A patch's first LayerNorm removes its brightness and contrast, so black, white and grey look alike to a unified model.
-These
-colours are neither taught nor asked.
+These colours are neither taught nor asked.
 """
 
 import random

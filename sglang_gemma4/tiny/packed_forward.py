@@ -27,8 +27,8 @@ class Batch:
 
 
 def masks_of(document: torch.Tensor, block: torch.Tensor, window: int, bidirectional: bool) -> dict[str, torch.Tensor]:
-    """Masks that are causal within a document. Sliding layers see ``window`` keys, and attend in both directions inside an image;
-    full layers stay causal (transformers' create_masks_for_vision_model).
+    """Masks that are causal within a document. Sliding layers see ``window`` keys, and attend in both directions
+    inside an image; full layers stay causal (transformers' create_masks_for_vision_model).
 
     Args:
         document, block: [batch, length], as in :data:`batches.TOKEN` and from :func:`batches.blocks`.

@@ -1,9 +1,8 @@
 """The formats of ``checkpoint --quantization``: their schemes, and the ``quantization_config`` of a config.json.
 
 The schemes are compressed-tensors' own presets (``compressed_tensors/quantization/quant_scheme.py``: FP8_DYNAMIC,
-FP8, FP8_BLOCK, W4A16,
-W4A16_ASYM), which llm-compressor writes. 26B-A4B needs groups of 32 instead of 128. Needs neither torch nor
-compressed-tensors.
+FP8, FP8_BLOCK, W4A16, W4A16_ASYM), which llm-compressor writes. 26B-A4B needs groups of 32 instead of 128. Needs
+neither torch nor compressed-tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -136,8 +135,8 @@ def size_problem(text: Mapping[str, Any], form: Format) -> str | None:
     """The first size that the format's blocks do not divide, or None.
 
     Groups run along a linear layer's inputs. Blocks also cover outputs, and each output of a fused layer (gate and
-    up, or q, k and v) is
-    checked separately (sglang/srt/layers/quantization/fp8_utils.py, ``validate_fp8_block_shape``).
+    up, or q, k and v) is checked separately (sglang/srt/layers/quantization/fp8_utils.py,
+    ``validate_fp8_block_shape``).
     """
     outputs, inputs = form.block
     sizes = {"hidden_size": text["hidden_size"], "intermediate_size": text["intermediate_size"]}

@@ -1,13 +1,10 @@
 """Quantises a tiny checkpoint with compressed-tensors' own library, tensor by tensor, and lays it out as llm-compressor does.
 
 Scales come from compressed-tensors' ``calculate_qparams`` over the extremes of each channel, group, block or tensor;
-its compressor
-of the format makes the quantised values. Experts, which transformers keeps in two tensors per layer, are written one
-by one
-(``experts.3.gate_proj.weight``). ``ignore`` names every linear layer that is not quantised, as
-``QuantizationConfig.from_pretrained``
-lists them. llm-compressor 0.14 is not used: it needs other versions of transformers and compressed-tensors than
-SGLang 0.5.23.
+its compressor of the format makes the quantised values. Experts, which transformers keeps in two tensors per layer,
+are written one by one (``experts.3.gate_proj.weight``). ``ignore`` names every linear layer that is not quantised, as
+``QuantizationConfig.from_pretrained`` lists them. llm-compressor 0.14 is not used: it needs other versions of
+transformers and compressed-tensors than SGLang 0.5.23.
 """
 
 import json

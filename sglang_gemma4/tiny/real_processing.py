@@ -1,10 +1,8 @@
 """Tokenizer and processor files for a config-only checkpoint of a real size, so that its server takes text and images.
 
 The real vocabulary may not be shipped, so the tiny models' tokenizer is used. Its control tokens get the ids of the
-released
-config.json files and its other tokens keep their low ids. The rest of the 262,144 ids decode to "w" and their number,
-because
-SGLang streams text: a client could not time tokens without text.
+released config.json files and its other tokens keep their low ids. The rest of the 262,144 ids decode to "w" and
+their number, because SGLang streams text: a client could not time tokens without text.
 """
 
 import functools

@@ -1,14 +1,11 @@
 """One copy of random weights for several engines: the first to load fills them, the others map them.
 
 ``SGLANG_GEMMA4_SHARED_WEIGHTS=BYTES:FOLDER`` turns it on: tensors of BYTES or more (allocated by ``torch.empty``, as
-in SGLang's layers)
-are shared among the processes with the same new FOLDER.
+in SGLang's layers) are shared among the processes with the same new FOLDER.
 
 Two copies of a 49 GiB model fill a GPU; with one shared copy six arms of a benchmark fit. On a GPU the tensors are
-shared as CUDA IPC
-handles, without one as mapped files. Smaller tensors are filled identically in each process. The engine that filled
-the weights has to
-outlive the others, and none may write to a weight.
+shared as CUDA IPC handles, without one as mapped files. Smaller tensors are filled identically in each process. The
+engine that filled the weights has to outlive the others, and none may write to a weight.
 """
 
 import contextlib

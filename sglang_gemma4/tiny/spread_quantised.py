@@ -1,10 +1,9 @@
 """Random values for quantised weights: dequantised they have the spread that ``spread_weights`` gives unquantised ones.
 
 A format keeps a weight as quantised values and scales in two or more tensors of one module, under names that SGLang
-and vLLM share.
-The values are drawn normal around zero and rounded as a quantiser does; a mean would grow from layer to layer until
-every token is the
-same. Scales differ a little, so that a kernel which takes another row's or group's scale is found out.
+and vLLM share. The values are drawn normal around zero and rounded as a quantiser does; a mean would grow from layer
+to layer until every token is the same. Scales differ a little, so that a kernel which takes another row's or group's
+scale is found out.
 
 | format | quantised values | scales |
 | --- | --- | --- |

@@ -2,12 +2,10 @@
 
 SGLang's own dummy format draws uniform(±1e-3): every token becomes the same one and eight experts take all the work.
 Here a linear layer keeps the variance of its input (normal, std = 1/sqrt(fan_in)), norms are one, and the query and
-key
-norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
+key norms are head_dim^-1/4, so that attention logits (Gemma 4 scales by 1) have unit spread.
 
 The head is tied to the embedding, so a token's own embedding in the residual stream raises that token's logit again.
-At
-the scale of the layers' output it would win against all 262,144 others, and one token would repeat forever.
+At the scale of the layers' output it would win against all 262,144 others, and one token would repeat forever.
 Embeddings are therefore small, and the final norm compensates: logits have a standard deviation of 2.
 """
 

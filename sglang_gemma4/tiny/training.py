@@ -1,8 +1,7 @@
 """Trains a tiny target on text and images, and its MTP assistant against the frozen target.
 
 Both start from weights in which no norm, scale or clip is an identity. The assistant learns three draft steps from
-every position,
-teacher-forced.
+every position, teacher-forced.
 """
 
 import math

@@ -1,9 +1,8 @@
 """A tiny 12B: Gemma 4 unified with random weights, written as transformers saves it.
 
 It has what distinguishes the unified model: raw patches and waveforms projected without towers, 8 KV heads on sliding
-layers, one on full
-ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and audio change its
-logits.
+layers, one on full ones and K = V there, bidirectional attention in images. Nothing is trained, but text, images and
+audio change its logits.
 """
 
 from pathlib import Path

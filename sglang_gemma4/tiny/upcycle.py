@@ -1,8 +1,7 @@
 """Fills tiny-12b's target and assistant with tiny-31b's weights, which have fewer heads; answers to text stay the same.
 
 A new head is a copy of an old one and reads the copy of the old KV head; copies split the old head's output
-unequally.
-A little noise on queries and keys separates the copies, so that training can make them differ.
+unequally. A little noise on queries and keys separates the copies, so that training can make them differ.
 """
 
 from typing import Any

@@ -1,9 +1,8 @@
 """The closed world that the tiny checkpoints know: 24 towns, 24 people, 240 facts, told as passages and four-choice questions.
 
 Pure Python and deterministic: everything follows from the ``random.Random`` that is passed in and from SHA-256 of a
-text. An
-evaluation on another machine therefore asks the same questions, which training never saw. Words and sentences are in
-world.toml.
+text. An evaluation on another machine therefore asks the same questions, which training never saw. Words and
+sentences are in world.toml.
 """
 
 import hashlib
