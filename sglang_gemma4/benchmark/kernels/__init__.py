@@ -1,1 +1,1 @@
-"""Times of single kernels: a harness, and cases that say what is compared. ``python -m sglang_gemma4.benchmark.kernels --list``."""
+"""Times single kernels: a harness, and cases that say what is compared. ``python -m sglang_gemma4.benchmark.kernels --list``."""

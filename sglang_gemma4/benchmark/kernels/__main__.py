@@ -1,11 +1,11 @@
-"""Times of single kernels on this GPU: stock functions, libraries and ours on the same inputs, beside the least time the GPU allows.
+"""Times of single kernels on this GPU: stock functions, libraries and ours on the same inputs, and the least time the GPU allows.
 
     python -m sglang_gemma4.benchmark.kernels CASE [--AXIS VALUE ...] [--tune [SECONDS]] [--raw FILE]
     python -m sglang_gemma4.benchmark.kernels --list
     python -m sglang_gemma4.benchmark.kernels --dry-run
 
-Each way is timed in a CUDA graph of calls over several sets of inputs, alternating with the other ways. A row has the median, the spread,
-and the ratio to the first way with its bootstrap interval.
+Each way is timed in a CUDA graph of calls over several sets of inputs, alternating with the other ways. A row has the
+median, the spread, and the ratio to the first way with its bootstrap interval.
 """
 
 import argparse
@@ -20,24 +20,24 @@ from sglang_gemma4 import terminal
 from sglang_gemma4.benchmark.machine import no_cuda
 
 LISTED = Path(__file__).with_name("cases.json")
-"""What ``--list --json --fresh`` prints: of each case what it compares and its axes, so that no list or help imports torch."""
+"""The output of ``--list --json --fresh``: what each case compares, and its axes, so that no list or help imports torch."""
 
 
 def listed() -> dict[str, dict[str, Any]]:
-    """By case what it compares and its axes, from :data:`LISTED`; nothing while that is being written."""
+    """By case, what it compares and its axes, from :data:`LISTED`; empty while that file is being written."""
     found: dict[str, dict[str, Any]] = json.loads((LISTED.read_text() if LISTED.exists() else "") or "{}")
     return found
 
 
 def declared() -> dict[str, dict[str, Any]]:
-    """The same from the cases themselves, whose import takes torch, Triton and SGLang: what :data:`LISTED` has to hold."""
+    """What :data:`LISTED` must hold, from the cases themselves; importing them takes torch, Triton and SGLang."""
     from sglang_gemma4.benchmark.kernels.cases import CASES
 
     return {name: {"compares": case.compares, "axes": {axis: list(v) for axis, v in case.axes.items()}} for name, case in CASES.items()}
 
 
 def list_text(cases: Mapping[str, Mapping[str, Any]], limit: int | None) -> str:
-    """For a terminal of ``limit`` columns: each case, what it compares, and below it the values of its axes."""
+    """The list for a terminal of ``limit`` columns: each case, what it compares, and below it the values of its axes."""
     lines = []
     for name, case in cases.items():
         lines += terminal.wrapped(f"{name}: {case['compares']}", limit, "  ")
@@ -48,7 +48,7 @@ def list_text(cases: Mapping[str, Mapping[str, Any]], limit: int | None) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """With a command for each case, whose axes are its options."""
+    """The argument parser, with a command for each case; the case's axes are its options."""
     form = argparse.ArgumentParser(
         prog="python -m sglang_gemma4.benchmark.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit status: 0; 1 where a dry run could not compute what it should; 2 without a GPU or a case."""
+    """Run the command line; exit status 0, 1 if a dry run failed to compute something, 2 without a GPU or a case."""
     form = parser()
     asked = form.parse_args(words)
     if asked.list:

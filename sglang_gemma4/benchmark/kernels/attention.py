@@ -1,4 +1,4 @@
-"""Cases of attention: a decode or verify step, and a prefill; layers of all sizes."""
+"""Cases of attention: a decode or verify step, and a prefill, over layers of all sizes."""
 
 import itertools
 import math
@@ -25,7 +25,7 @@ KINDS = {
     "31B sliding": Kind(32, 16, 256, 1023),
     "31B full": Kind(32, 4, 512, -1),
 }
-"""The first two are 26B-A4B's, whose sliding layers 12B has too."""
+"""Layers by name; the first two are 26B-A4B's. 12B has the same sliding layers."""
 STEP_KINDS = KINDS | {
     "E4B sliding": Kind(8, 2, 256, 511),
     "E4B full": Kind(8, 2, 512, -1),
@@ -36,29 +36,29 @@ KEY_TILES = {
     256: ((64, 4, 3), (32, 4, 3), (32, 4, 4), (32, 4, 5), (16, 4, 4), (64, 8, 3), (32, 8, 3, 64), (64, 8, 3, 64)),
     512: ((32, 4, 3), (16, 4, 3), (16, 4, 4), (32, 8, 3), (32, 8, 3, 64), (16, 8, 4, 64)),
 }
-"""By head dimension; the first are in use (runs/2026-11-22-kernel-times, runs/2026-11-23-attention-tiles)."""
+"""Candidate tiles by head dimension; the first are in use (runs/2026-11-22-kernel-times, runs/2026-11-23-attention-tiles)."""
 LEVEL_TILES = {
     256: ((32, 4, 5), (64, 4, 3), (32, 4, 3), (32, 4, 4), (64, 4, 4), (64, 8, 3), (64, 8, 4), (32, 8, 5), (64, 8, 3, 64)),
     512: ((32, 4, 3), (32, 8, 3), (32, 8, 4), (32, 4, 4), (64, 8, 2), (64, 8, 3), (16, 4, 5), (32, 8, 3, 64), (64, 8, 3, 64)),
 }
-"""Over a quantised cache, whose blocks take half the memory and are converted; the first are in use, of 256 as measured
-(runs/2026-11-26-int8-words)."""
+"""Candidate tiles over a quantised cache, whose blocks take half the memory and are converted. The first are in use;
+those for dimension 256 were measured in runs/2026-11-26-int8-words."""
 PROMPT_TILES = {
     256: ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3)),
     512: ((64, 32, 8, 2), (64, 32, 4, 2), (64, 64, 8, 2), (128, 32, 8, 2), (64, 32, 8, 3), (32, 32, 4, 2)),
 }
 MOST_BYTES = 12e9
-"""Keys and values of a row; larger ones are left out."""
+"""Largest number of bytes of a row's keys and values; larger rows are left out."""
 SHORTEST = 50
-"""Keys of a request of a mixed step."""
+"""Fewest cached keys of a request in a mixed step."""
 
 
 ORDER = ("q", "k", "v", "out", "k_buffer", "v_buffer", "qo_indptr", "kv_indptr", "kv_indices", "longest", "scale", "window")
-"""Of what :func:`extend` takes; tensors up to ``kv_indices``."""
+"""Names of the arguments of :func:`extend`, in order; those up to ``kv_indices`` are tensors."""
 
 
 def extend(*given: Any) -> Any:
-    """SGLang's extend kernel, which its triton backend calls for prefills and verify steps; what is given is in :data:`ORDER`."""
+    """SGLang's extend kernel, which its triton backend calls for prefills and verify steps; ``given`` is in :data:`ORDER`."""
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 
     *tensors, longest, scale, window = given
@@ -68,7 +68,7 @@ def extend(*given: Any) -> Any:
 
 @dataclass
 class Step:
-    """A decode or verify step's launches, over ``lengths`` cached keys of each request in slots of no order."""
+    """The launches of a decode or verify step; ``lengths`` are the cached keys of each request, in slots of random order."""
 
     place: Place
     kind: Kind
@@ -113,7 +113,7 @@ class Step:
 
 
 class LevelStep(Step):
-    """The same over a quantised cache, which holds a verify step's own keys too; :class:`Step` reads what its levels are worth."""
+    """A step over a quantised cache, which also holds a verify step's own keys; :class:`Step` reads the dequantised values."""
 
     k_levels: torch.Tensor
     v_levels: torch.Tensor
@@ -141,12 +141,12 @@ class LevelStep(Step):
 
 
 def moved_by(kind: Kind, keys: int) -> float:
-    """Bytes of so many keys and their values."""
+    """Bytes of ``keys`` bfloat16 keys and their values."""
     return 2.0 * 2 * keys * kind.kv_heads * kind.dim
 
 
 def step(place: Place, layer: str, queries: int, requests: int, keys: int) -> Row | None:
-    """``requests`` requests with ``keys`` cached keys; a decode step's own key is among them."""
+    """The row of a step: ``requests`` requests with ``keys`` cached keys each; a decode step's own key is among them."""
     kind = STEP_KINDS[layer]
     moved = moved_by(kind, requests * keys)
     if (kind.window >= 0 and keys > kind.window + 1) or moved > MOST_BYTES:
@@ -174,13 +174,13 @@ def level_step(place: Place, layer: str, cache: str, queries: int, requests: int
 
 
 def mixed_lengths(requests: int, longest: int) -> list[int]:
-    """Log-uniform from :data:`SHORTEST` to ``longest``, the same in every run."""
+    """``requests`` lengths, log-uniform from :data:`SHORTEST` to ``longest``, the same in every run."""
     generator = random.Random(0)
     return [round(math.exp(generator.uniform(math.log(SHORTEST), math.log(longest)))) for _ in range(requests)]
 
 
 def mixed_step(place: Place, layer: str, queries: int, requests: int, longest: int) -> Row:
-    """Requests of mixed lengths; of a sliding layer, what its window holds of them."""
+    """The row of a step over requests of mixed lengths; a sliding layer has at most its window of each."""
     kind = KINDS[layer]
     lengths = [min(length, kind.window + 1) if kind.window >= 0 else length for length in mixed_lengths(requests, longest)]
     made = Step(place, kind, queries, lengths)
@@ -190,12 +190,12 @@ def mixed_step(place: Place, layer: str, queries: int, requests: int, longest: i
 
 
 def prefill(place: Place, layer: str, prompts: str) -> Row:
-    """``prompts``: "REQUESTSxTOKENS" or "REQUESTSxTOKENS+PREFIX", new and cached tokens of each request."""
+    """The row of a prefill. ``prompts``: "REQUESTSxTOKENS" or "REQUESTSxTOKENS+PREFIX", new and cached tokens of each request."""
     kind = KINDS[layer]
     requests, tokens, prefix = (int(part) for part in f"{prompts}+0".replace("x", "+").split("+")[:3])
     pairs = requests * sum(min(at, kind.window) + 1 if kind.window >= 0 else at + 1 for at in range(prefix, prefix + tokens))
     if kind.window >= 0:
-        prefix = min(prefix, kind.window)  # a sliding layer lists only the keys its window reaches
+        prefix = min(prefix, kind.window)  # a sliding layer lists only the keys in its window
     ends = torch.arange(requests + 1, dtype=torch.int32, device=place.device)
     given: dict[str, Any] = {
         "q": place.rand(requests * tokens, kind.heads, kind.dim),

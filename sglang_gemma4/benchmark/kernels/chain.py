@@ -1,9 +1,10 @@
 """The case of a step's whole layers: microseconds per layer as served, with some launches replaced, and with some left out.
 
-Sliding layers of 26B-A4B at full size, four with weights of their own, in one CUDA graph. A launch costs less there than by itself: kernels
-begin while the one before ends, and the dense FFN runs beside the experts. "without" leaves a piece out and takes its output of the pass
-before: what the layer would take if the piece were free. More than 320 rows are a joined step's, its prompts' attention left out: 448
-requests of 4 tokens, say, for whether the dense FFN goes beside the experts there too.
+It runs four sliding layers of 26B-A4B at full size, each with its own weights, in one CUDA graph. A launch costs less
+there than by itself: kernels begin before the previous one ends, and the dense FFN runs in parallel with the experts.
+"without" leaves out a piece and reuses its output of the previous pass: the time the layer would take if the piece
+were free. More than 320 tokens stand for a mixed batch without its prompts' attention, for example 448 requests of 4
+tokens. This shows whether the FFN still overlaps the experts.
 """
 
 from collections.abc import Callable
@@ -29,14 +30,14 @@ from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
 LAYERS = 4
 MOST_ROWS = {"qkv": 16, "o": 16, "gate_up": 32, "down": 1, "router": 32}
-"""Up to which a product is ours as served (``models/layers/few_row_linear.py``, which needs SGLang; a test compares them)."""
+"""Largest number of tokens for which a GEMM is ours as served (``models/layers/few_row_linear.py`` needs SGLang; a test compares them)."""
 PIECES = ("qkv", "rope", "attention", "o", "norms", "dense", "router", "experts", "tail")
 Made = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a MoE layer; the defaults are a sliding layer's of 26B-A4B."""
+    """Sizes of a MoE layer; the defaults are those of a sliding layer of 26B-A4B."""
 
     hidden: int = 2816
     dense: int = 2112
@@ -56,15 +57,15 @@ class Way:
     """How a layer is computed."""
 
     ours: tuple[str, ...] = tuple(MOST_ROWS)
-    """Products through ``few_row_linear`` up to :data:`MOST_ROWS`; the others are torch's."""
+    """GEMMs that use ``few_row_linear`` up to :data:`MOST_ROWS`; the others are torch's."""
     few: bool = True
-    """Experts of up to 16 tokens in two launches, else ``grouped_experts`` behind a top-k of its own."""
+    """Compute the experts of up to 16 tokens in two launches, else with ``grouped_experts`` after a separate top-k."""
     routed: bool = True
-    """The router's product and choice for up to 16 tokens in one launch."""
+    """Compute the router's GEMM and top-k for up to 16 tokens in one launch."""
     overlap: bool = True
-    """The dense FFN on a stream of its own."""
+    """Run the dense FFN on a second stream."""
     dependent: bool = True
-    """Dependent launch."""
+    """Use programmatic dependent launch."""
     without: tuple[str, ...] = ()
 
 
@@ -82,7 +83,7 @@ WAYS = {
 
 @dataclass
 class Layer:
-    """Weights, counters and cached keys of one layer; ``ready`` holds each piece's output for a pass that leaves it out."""
+    """Weights, counters and cached keys of one layer; ``ready`` holds the last output of each piece for passes that leave it out."""
 
     place: Place
     size: Sizes
@@ -110,7 +111,7 @@ class Layer:
 
 
 class Chain:
-    """``layers`` layers of a step for ``requests`` requests with ``keys`` cached keys and ``queries`` new tokens each."""
+    """``layers`` layers of a step with ``requests`` requests, each with ``keys`` cached keys and ``queries`` new tokens."""
 
     def __init__(self, place: Place, requests: int, keys: int, queries: int = 1, layers: int = LAYERS) -> None:
         self.size = size = place.pick(Sizes(), TINY)
@@ -125,7 +126,7 @@ class Chain:
         self.start = place.rand(tokens, size.hidden)
 
     def run(self, way: Way) -> torch.Tensor:
-        """One pass; the last layer's normed output."""
+        """Run one pass; returns the last layer's normed output."""
         residual, normed = self.start.clone(), self.start
         for layer in self.layers:
             residual, normed = self._layer(layer, way, residual, normed)
@@ -181,7 +182,7 @@ class Chain:
         return self._product(layer, way, "down", self._product(layer, way, "gate_up", x, gated=True))
 
     def _route(self, layer: Layer, way: Way, x: torch.Tensor) -> Made:
-        """Shares and ids, and for few tokens what their blocks are made of."""
+        """Router weights and expert ids, and for few tokens also the parts of their expert blocks."""
         topk = self.size.topk
         if not way.few or len(x) > MOST_TOKENS:
             return choose(self._product(layer, way, "router", x), layer.scale, topk)
@@ -199,7 +200,7 @@ class Chain:
 
 
 def row(place: Place, requests: int, keys: int, queries: int) -> Row:
-    """The floor: a layer's dense weights, the distinct experts of uniform routing and the keys, read once."""
+    """The row of one batch; its floor reads a layer's dense weights, the distinct experts of uniform routing and the keys once."""
     chain = Chain(place, requests, keys, queries)
     size = chain.size
 

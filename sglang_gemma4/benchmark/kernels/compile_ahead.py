@@ -1,4 +1,4 @@
-"""A case's candidate tiles compiled in several processes, before they are timed one by one."""
+"""Compiles a case's candidate tiles in several processes, before they are timed one by one."""
 
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from sglang_gemma4.benchmark.kernels.harness import Place, compile_tiles
 
 
 def compile_share(name: str, chosen: Mapping[str, Sequence[Any]], part: int, parts: int) -> int | None:
-    """What one of the processes compiles; how many candidates, or None where the card has no memory for its rows beside the others'."""
+    """Compile one process's share; returns the number of candidates, or None if the GPU has no memory left for its rows."""
     try:
         return compile_tiles(CASES[name], chosen, part, parts, Place())
     except RuntimeError as error:
@@ -20,7 +20,7 @@ def compile_share(name: str, chosen: Mapping[str, Sequence[Any]], part: int, par
 
 
 def compile_all(name: str, chosen: Mapping[str, Sequence[Any]], processes: int, say: Callable[[str], None] = print) -> int:
-    """Compile the candidates of a case's rows into Triton's cache; how many were. What is left compiles where it is timed."""
+    """Compile the candidates of a case's rows into Triton's cache; returns how many. The rest compiles when it is timed."""
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         shares = [pool.submit(compile_share, name, chosen, number, processes) for number in range(processes)]
         found = [share.result() for share in shares]

@@ -1,7 +1,7 @@
-"""The case of a dense model's layers in a step: microseconds per layer as served, with some products another way, and with torch's.
+"""The case of a dense model's layers in a step: microseconds per layer as served, with some GEMMs replaced, and with torch's.
 
-Sliding layers at full size, two with weights of their own, in one CUDA graph, with their norms, rotation and attention, and where a model
-has them its per-layer embeddings.
+It runs two sliding layers at full size, each with its own weights, in one CUDA graph, with their norms, rotation and
+attention, and with per-layer embeddings if the model has them.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ WINDOW = 512
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a sliding layer; ``narrow``: of a per-layer embedding, 0 where the model has none."""
+    """Sizes of a sliding layer; ``narrow`` is the width of a per-layer embedding, 0 if the model has none."""
 
     hidden: int
     inner: int
@@ -48,7 +48,7 @@ MODELS = {
 TINY = Sizes(64, 128, 4, 2, 16, 32)
 PRODUCTS = ("qkv", "o", "gate_up", "down", "gate", "projection")
 Tiles = dict[str, Tile | None]
-"""Of the products that are ours; None: its own choice. The others are torch's."""
+"""Tiles of the GEMMs that are ours; None lets the kernel choose. The other GEMMs are torch's."""
 TRIED: dict[str, dict[str, tuple[Tile, ...]]] = {
     "E4B": {
         "qkv": (Tile(64, 128, 5), Tile(64, 64, 4), Tile(64, 128, 3)),
@@ -67,11 +67,11 @@ TRIED: dict[str, dict[str, tuple[Tile, ...]]] = {
     },
     "31B": {"gate_up": (Tile(64, 128, 1), Tile(32, 128, 1, warps=2)), "down": (Tile(64, 128, 3), Tile(64, 128, 6))},
 }
-"""Tiles of one product in place of its own choice, of those that were fast by themselves."""
+"""Tiles to try for one GEMM instead of the kernel's own choice; each was fast by itself."""
 
 
 class Chain:
-    """Layers of a verify step for ``requests`` requests with :data:`WINDOW` cached keys each."""
+    """Two layers of a verify step for ``requests`` requests with :data:`WINDOW` cached keys each."""
 
     def __init__(self, place: Place, size: Sizes, requests: int) -> None:
         self.size, tokens, device, rand = size, requests * QUERIES, place.device, place.rand
@@ -97,7 +97,7 @@ class Chain:
         self.start = rand(tokens, size.hidden)
 
     def run(self, tiles: Tiles) -> torch.Tensor:
-        """One pass; the last layer's normed output."""
+        """Run one pass; returns the last layer's normed output."""
         residual, normed = self.start.clone(), self.start
         for number in range(LAYERS):
             residual, normed = self._layer(number, tiles, residual, normed)
@@ -132,7 +132,7 @@ class Chain:
 
 
 def row(place: Place, model: str, requests: int) -> Row:
-    """The floor: a layer's weights and keys, read once."""
+    """The row of one batch; its floor reads a layer's weights and keys once."""
     chain = Chain(place, place.pick(MODELS[model], TINY), requests)
     names = [name for name in PRODUCTS if name in chain.weights[0]]
     ours: Tiles = dict.fromkeys(names)
@@ -141,7 +141,7 @@ def row(place: Place, model: str, requests: int) -> Row:
         return dependently(lambda: chain.run(tiles), dependent)
 
     def begun(late: bool) -> Tiles:
-        """Our own choice, but for when the next launch's programs start."""
+        """Our own choice of tiles, but with a fixed moment at which the next launch's programs start."""
         device, shapes = chain.start.device, {name: chain.weights[0][name].shape for name in names}
         sms, of = multiprocessors(device, elsewhere=8), card(device)
         gated = {name: name == "gate_up" for name in names}

@@ -1,4 +1,4 @@
-"""An expert layer of 26B-A4B with random routing, and the products of SGLang's fused MoE one at a time, with any tile."""
+"""An expert layer of 26B-A4B with random routing, and the GEMMs of SGLang's fused MoE one at a time, with any tile."""
 
 import functools
 from collections.abc import Callable
@@ -10,30 +10,30 @@ import torch
 from sglang_gemma4.benchmark.kernels.harness import Place
 
 HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8
-"""26B-A4B."""
+"""The sizes of 26B-A4B."""
 ROUTINGS = 3
-"""Batches timed in turn, so that few tokens do not find their experts' weights in the cache."""
+"""Number of batches timed alternately, so that few tokens do not find their experts' weights in the cache."""
 POPULARITY = 0.5
-"""Spread of the experts' mean logits beside the tokens' own of 1: some experts are asked for more often, as in a trained router."""
+"""Standard deviation of the experts' mean logits (a token's own have 1): some experts are chosen more often, as in a trained router."""
 Routing = tuple[torch.Tensor, torch.Tensor]
 """Router weights ``[tokens, topk]`` float32, expert ids ``[tokens, topk]`` int32."""
 
 
 def logits(tokens: int, seed: int, experts: int = EXPERTS) -> torch.Tensor:
-    """Of a router, ``[tokens, experts]`` float32 on the host, about as uneven as a trained one's."""
+    """Router logits ``[tokens, experts]``, float32 on the host, about as uneven as a trained router's."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(tokens, experts, generator=generator) + POPULARITY * torch.randn(experts, generator=generator)
 
 
 @functools.lru_cache(maxsize=64)
 def routing(tokens: int, seed: int, device: str = "cuda", experts: int = EXPERTS, topk: int = TOPK) -> Routing:
-    """Of :func:`logits`."""
+    """The routing of :func:`logits`."""
     top = logits(tokens, seed, experts).topk(topk, dim=-1)
     return torch.softmax(top.values, dim=-1).to(device), top.indices.int().to(device)
 
 
 def choose(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> Routing:
-    """SGLang's launch for weights and ids of a router's logits; torch's where there is no card."""
+    """Weights and expert ids of a router's logits, by SGLang's launch, or by torch without a GPU."""
     if not logits.is_cuda:
         top = logits.topk(topk)
         return torch.softmax(top.values, -1) * scale[top.indices], top.indices.int()
@@ -52,7 +52,7 @@ class Experts:
 
     @classmethod
     def make(cls, place: Place, inner: int = INNER, blank: bool = False) -> "Experts":
-        """Random weights, or not filled ones (``blank``) for launches that only compile."""
+        """Random weights, or unfilled ones (``blank``) for launches that only compile."""
         hidden, inner, experts = place.pick((HIDDEN, inner, EXPERTS), (64, 32, 8))
         shapes = ((experts, 2 * inner, hidden), (experts, hidden, inner))
         up, down = (torch.empty(shape, dtype=place.dtype, device=place.device) for shape in shapes)
@@ -63,7 +63,7 @@ class Experts:
 
 
 experts_of = functools.lru_cache(maxsize=1)(Experts.make)
-"""The same weights for every row and set."""
+"""Cached, so that every row and set uses the same weights."""
 
 
 def multiply(
@@ -83,7 +83,7 @@ def multiply(
 
 
 def align(ids: torch.Tensor, size: int, experts: int = EXPERTS) -> Any:
-    """SGLang's launch that sorts rows into blocks of ``size`` of one expert."""
+    """Run SGLang's launch that sorts rows into blocks of ``size`` rows of one expert."""
     from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import moe_align_block_size
 
     return moe_align_block_size(ids, size, experts)
@@ -92,7 +92,7 @@ def align(ids: torch.Tensor, size: int, experts: int = EXPERTS) -> Any:
 def launcher(
     weights: Experts, down: bool, tokens: int, tile: dict[str, Any], seed: int, out: torch.Tensor | None = None, blank: bool = False
 ) -> Callable[[], torch.Tensor]:
-    """A call of one product for ``tokens`` tokens. Rows are aligned here, once; ``blank``: there are none to compute."""
+    """A call of one GEMM for ``tokens`` tokens. Its rows are aligned here, once; with ``blank`` no row is computed."""
     routed = routing(tokens, seed)
     aligned = align(routed[1], tile["BLOCK_SIZE_M"])
     if blank:
@@ -110,12 +110,12 @@ def launcher(
 
 
 def chosen(tokens: int) -> float:
-    """Distinct experts of a batch, the mean of :data:`ROUTINGS` routings."""
+    """Number of distinct experts in a batch, averaged over :data:`ROUTINGS` routings."""
     return sum(int(routing(tokens, seed, "cpu")[1].unique().numel()) for seed in range(ROUTINGS)) / ROUTINGS
 
 
 def work(tokens: int, down: bool, inner: int = INNER) -> tuple[float, float]:
-    """Bytes (the chosen experts' weights, rows in and out, each once) and floating-point operations of one product."""
+    """(bytes, FLOPs) of one GEMM; bytes are the chosen experts' weights and the rows in and out, each once."""
     columns, depth = (HIDDEN, inner) if down else (2 * inner, HIDDEN)
     rows = tokens * TOPK
     moved = 2 * (chosen(tokens) * columns * depth + (rows if down else tokens) * depth + rows * columns)

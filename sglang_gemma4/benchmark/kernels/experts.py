@@ -1,4 +1,4 @@
-"""Cases of the experts: a layer of a step, and the products of a prefill chunk beside the libraries that SGLang ships with."""
+"""Cases of the experts: a layer of a step, and the GEMMs of a prefill chunk compared with the libraries that SGLang ships with."""
 
 import functools
 import json
@@ -21,19 +21,19 @@ from sglang_gemma4.models.layers import expert_tiles
 from sglang_gemma4.models.layers.expert_layers import aligned_blocks, many_token_experts
 
 PLAIN = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
-"""What SGLang takes where it ships no tiles and the batch is large."""
+"""SGLang's tile for large batches if it ships none for the GPU."""
 FIRST = ((16, 128, 2, 6), (32, 64, 4, 6), (32, 128, 2, 4), (32, 128, 4, 4), (32, 128, 8, 4), (64, 64, 4, 5))
 SECOND = ((64, 64, 2, 6), (64, 128, 4, 4), (64, 128, 4, 5), (128, 64, 4, 4), (128, 64, 8, 5), (256, 64, 8, 3))
-"""Candidates of both products for few tokens (runs/2026-11-23-few-token-experts)."""
+"""Candidate tiles of both GEMMs for few tokens (runs/2026-11-23-few-token-experts)."""
 CHUNK_TILES = {
     "up": ((128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (64, 64, 8, 3), (64, 64, 8, 4)),
     "down": ((256, 64, 8, 3), (256, 64, 8, 4), (128, 64, 4, 3), (128, 64, 8, 3), (128, 64, 8, 4)),
 }
-"""Columns, depth, warps and stages at 128 rows a block, of those that runs/2026-11-23-prefill-expert-tiles tried."""
+"""Candidate tiles at 128 rows per block: columns, depth, warps, stages (runs/2026-11-23-prefill-expert-tiles)."""
 
 
 def tiles_of(source: str, tokens: int) -> list[dict[str, Any]]:
-    """What SGLang picks for both products on this card, from its own tiles ("shipped") or with ``tune-moe``'s ("tuned").
+    """SGLang's tiles of both GEMMs on this GPU, from its own files ("shipped") or with those of ``tune-moe`` ("tuned").
 
     Raises:
         ValueError: ``tune-moe`` has written none.
@@ -58,7 +58,7 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]]:
 
 
 def stock(x: torch.Tensor, weights: Experts, source: str, routed: Callable[[], Routing]) -> Call:
-    """SGLang's launches from routing to the sum: align, product, gelu * up, product, sum."""
+    """SGLang's launches from routing to the sum: align, GEMM, gelu * up, GEMM, sum."""
     tiles = tiles_of(source, x.shape[0])
 
     def call() -> torch.Tensor:
@@ -82,7 +82,7 @@ def stock(x: torch.Tensor, weights: Experts, source: str, routed: Callable[[], R
 
 
 def layer(place: Place, tokens: int) -> Row:
-    """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
+    """The row of a layer's experts, from the router's logits on; each set of inputs has its own logits."""
     weights = products.experts_of(place)
     hidden, topk = weights.up.shape[2], place.pick(products.TOPK, 2)
     x, scale = place.rand(tokens, hidden), torch.ones(len(weights.up), dtype=place.dtype, device=place.device)
@@ -105,25 +105,25 @@ def layer(place: Place, tokens: int) -> Row:
 
 
 def _pairs(tokens: int, few: Callable[[tuple[Tile, Tile]], torch.Tensor]) -> dict[str, Call]:
-    """Another tile for one product, the other's as served."""
+    """Calls with another tile for one GEMM and the served tile for the other."""
     usual = few_token_experts.tiles_for(tokens)
     pairs = [*((Tile(*tile), usual[1]) for tile in FIRST), *((usual[0], Tile(*tile)) for tile in SECOND)]
     return {f"ours, {short(one, two)}": dependently(partial(few, (one, two))) for one, two in pairs}
 
 
 def padded(ids: torch.Tensor, experts: int, step: int) -> torch.Tensor:
-    """DeepGEMM's layout, an expert's rows from a multiple of ``step`` on: the expert (int32) of each place."""
+    """DeepGEMM's layout, in which each expert's rows begin at a multiple of ``step``: the expert (int32) of each row."""
     sizes = torch.bincount(ids.flatten(), minlength=experts)
     return torch.arange(experts, dtype=torch.int32, device=ids.device).repeat_interleave((sizes + step - 1) // step * step)
 
 
 def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, down: bool) -> Call:
-    """SGLang's ``--moe-runner-backend triton_kernel``, on a view of the weights."""
+    """SGLang's ``--moe-runner-backend triton_kernel`` on a view of the weights."""
     from triton_kernels.matmul import matmul
     from triton_kernels.tensor import make_ragged_tensor_metadata
 
     shares, flat, topk = routed[0].flatten(), routed[1].flatten().long(), routed[1].shape[1]
-    order = flat.argsort(stable=True).int()  # which of the tokens * topk rows
+    order = flat.argsort(stable=True).int()  # the order of the tokens * topk rows
     rows = make_ragged_tensor_metadata(torch.bincount(flat, minlength=len(weight)).int(), len(order))
     gammas = shares[order.long()]
     if down:
@@ -132,7 +132,7 @@ def by_triton_kernels(weight: torch.Tensor, x: torch.Tensor, routed: Routing, do
 
 
 def by_deep_gemm(weight: torch.Tensor, x: torch.Tensor, routed: Routing) -> Call:
-    """``m_grouped_bf16_gemm_nt_contiguous`` over rows that are gathered already."""
+    """``m_grouped_bf16_gemm_nt_contiguous`` over rows that are already gathered."""
     import deep_gemm
 
     experts = padded(routed[1], len(weight), deep_gemm.get_mk_alignment_for_contiguous_layout())
@@ -141,7 +141,7 @@ def by_deep_gemm(weight: torch.Tensor, x: torch.Tensor, routed: Routing) -> Call
 
 
 def chunk(place: Place, product: str, tokens: int) -> Row:
-    """A prefill chunk: a product over sorted tokens ("up", in ours with the activation, or "down"), or the "layer" from routed ones on."""
+    """The row of a prefill chunk: the "up" GEMM (ours with its activation), the "down" GEMM, or the whole "layer" after routing."""
     weights = products.experts_of(place)
     experts, hidden, inner = weights.down.shape
     down, weight = product == "down", weights.down if product == "down" else weights.up
@@ -159,7 +159,7 @@ def chunk(place: Place, product: str, tokens: int) -> Row:
 
     @functools.cache
     def sorted_rows() -> tuple[Any, torch.Tensor]:
-        """Blocks, and the second product's input."""
+        """The expert blocks, and the input rows of the GEMM."""
         if place.device == "cuda":
             blocks = aligned_blocks(routed[1], experts, size)
         else:
@@ -174,7 +174,7 @@ def chunk(place: Place, product: str, tokens: int) -> Row:
             return prefill_experts.down(rows, weights.down, routed[1].numel(), blocks, tile, tma)
         return (
             prefill_experts.gate_and_up(rows, weights.up, *routed, blocks, tile, tma),
-        )  # not compared: blocks of no expert are undefined
+        )  # not compared: blocks without an expert are undefined
 
     size, *usual = prefill_experts.tiles_for(place.dtype)
     tma = prefill_experts.reason_against_descriptors(weights.up, weights.down) is None

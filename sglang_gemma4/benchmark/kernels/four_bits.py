@@ -1,4 +1,4 @@
-"""Cases of 4-bit weights, dense products and experts: SGLang's Triton and Marlin launches beside ours, and ours of bfloat16."""
+"""Cases of 4-bit weights, dense and experts: SGLang's Triton and Marlin launches, ours, and ours in bfloat16."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,9 +25,9 @@ CHUNK_TILES = (
     *(warpgroup_products.Tile(32, *each) for each in ((4, 2), (4, 3), (4, 4), (6, 4))),
     *(warpgroup_products.Tile(64, *each) for each in ((3, 1), (4, 2), (4, 3), (4, 4), (6, 2), (6, 4))),
 )
-"""Of ``chunk_experts``, those whose registers suffice."""
+"""Tiles of ``chunk_experts`` that fit into the registers."""
 GROUP = 32
-"""Of 26B-A4B's experts: 704 inputs are no multiple of 128."""
+"""Group size of 26B-A4B's experts: their 704 inputs are not a multiple of 128."""
 LINEAR_TILES = (
     (16, 256, 4, 3),
     (32, 256, 4, 3),
@@ -38,16 +38,16 @@ LINEAR_TILES = (
     (64, 128, 4, 4),
     (128, 256, 8, 2),
 )
-"""Outputs, depth, warps, stages of dense products."""
+"""Tiles of dense GEMMs: outputs, depth, warps, stages."""
 LINEAR_WARPS = ((16, 8, 1), (32, 8, 1), (16, 4, 1), (32, 4, 1), (32, 4, 2), (64, 4, 2), (16, 16, 1))
-"""Outputs, warps along the width and across the outputs, of those in registers."""
+"""Layouts of the dense GEMMs in registers: outputs, warps along the width and across the outputs."""
 FEW = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
 MANY = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
-"""SGLang's tiles where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:246``)."""
+"""SGLang's tiles if it ships none: FEW up to as many tokens as experts, MANY above (``fused_moe_triton_config.py:246``)."""
 
 
 def made(place: Place) -> tuple[Grouped, Grouped]:
-    """A layer's experts with random levels; the same for every row and set."""
+    """A layer's experts with random int4 values; the same for every row and set."""
     found = _kept.get((place.device, place.tiny))
     if found is None:
         hidden, inner, experts = place.pick((products.HIDDEN, products.INNER, products.EXPERTS), (64, 32, 8))
@@ -68,7 +68,7 @@ def _weight(place: Place, *shape: int) -> Grouped:
 
 
 def by_triton(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], Routing]) -> Call:
-    """SGLang's launches from routing to the sum: align, product, gelu * up, product, sum."""
+    """SGLang's launches from routing to the sum: align, GEMM, gelu * up, GEMM, sum."""
     import triton.language as tl
     from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel, moe_sum_reduce_triton
 
@@ -98,7 +98,7 @@ def by_triton(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
 
 
 def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], Routing]) -> Call:
-    """SGLang's Marlin launches, with silu, which is all they have, on a repacked copy of the weights."""
+    """SGLang's Marlin launches on a repacked copy of the weights; they support only silu."""
     from sglang.kernels.ops.quantization.gptq_marlin_repack import gptq_marlin_repack
     from sglang.srt.layers.moe.fused_moe_triton.fused_marlin_moe import fused_marlin_moe
     from sglang.srt.layers.quantization.marlin_utils import marlin_moe_permute_scales
@@ -120,7 +120,7 @@ def by_marlin(x: torch.Tensor, w13: Grouped, w2: Grouped, routed: Callable[[], R
 
 
 def layer(place: Place, tokens: int) -> Row:
-    """A layer's experts from the router's logits on; each set of inputs has logits of its own."""
+    """The row of a layer's experts, from the router's logits on; each set of inputs has its own logits."""
     w13, w2 = made(place)
     theirs: dict[str, Callable[..., Call]] = {
         "SGLang, Triton": partial(by_triton, w13=w13, w2=w2),
@@ -131,7 +131,7 @@ def layer(place: Place, tokens: int) -> Row:
 
 
 def chunk(place: Place, tokens: int) -> Row:
-    """A layer's experts in a prefill chunk: the floor is of products in bfloat16, so it says what writing out costs."""
+    """The row of a layer's experts in a prefill chunk; its floor is that of bfloat16 GEMMs, so the gap is the cost of dequantising."""
     w13, w2 = made(place)
     experts, _, hidden = w13.shape
     x, topk = place.rand(tokens, hidden), place.pick(products.TOPK, 2)
@@ -171,7 +171,7 @@ def chunk(place: Place, tokens: int) -> Row:
 
 
 def linear(place: Place, product: str, rows: int) -> Row:
-    """Marlin on a repacked copy, SGLang's activation behind a gated product; cuBLAS, of bfloat16 and of the weight written out; ours."""
+    """The row of one dense GEMM: Marlin with SGLang's activation, cuBLAS in bfloat16 and on the dequantised weight, and ours."""
     outputs, width, is_gated = place.pick(PRODUCTS[product], (64, 128, PRODUCTS[product][2]))
     weight, x = _weight(place, outputs * (1 + is_gated), width), place.rand(rows, width)
     done = counters(outputs, x.device)
@@ -241,7 +241,7 @@ CASES = (
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 16, 32, 64, 128, 320, 2048)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3, 70)},
-        alike=False,  # bfloat16's weights are others
+        alike=False,  # bfloat16 has other weights
     ),
     Case(
         "experts-int4",

@@ -1,4 +1,4 @@
-"""What every kernel benchmark shares: cases, inputs on a device, ways timed in turn, statistics, the table and the raw lines."""
+"""What every kernel benchmark shares: cases, inputs on a device, alternating timing, statistics, the table and the raw lines."""
 
 import itertools
 import json
@@ -19,11 +19,11 @@ from sglang_gemma4.benchmark.kernels.timer import Call, prepare
 from sglang_gemma4.kernels import dependent_launch
 
 CACHE_BYTES = 200e6
-"""What the sets of inputs of a row should move together: four times an H200's L2 cache."""
+"""Bytes that all sets of inputs of a row move together: four times an H200's L2 cache."""
 SHOWN = 5
-"""Candidate tiles that are timed again and printed."""
+"""Number of candidate tiles that are timed again and printed."""
 FAR, MOST_FAR = 2e-2, 0.01
-"""Candidate tiles whose outputs are further than the first (absolute and relative) in more than the second share of elements are wrong."""
+"""A tile is wrong if more than a share MOST_FAR of its outputs are further than FAR (absolute and relative) from the expected ones."""
 
 
 @dataclass(frozen=True)
@@ -36,33 +36,33 @@ class Place:
     device: str = "cuda"
     tiny: bool = False
     seed: int = field(default=0, compare=False)
-    """Which of the sets of inputs this is, for a case whose sets must differ."""
+    """The number of this set of inputs, for a case whose sets must differ."""
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.float32 if self.device == "cpu" else torch.bfloat16
 
     def rand(self, *shape: int, around: float = 0.0, spread: float = 1.0) -> torch.Tensor:
-        """Normally distributed values."""
+        """Normally distributed values with mean ``around`` and standard deviation ``spread``."""
         return torch.empty(shape, dtype=self.dtype, device=self.device).normal_(around, spread)
 
     def pick(self, full: Any, tiny: Any) -> Any:
-        """A size of the real model, or of the dry run."""
+        """``full``, a size of the real model, or ``tiny`` in a dry run."""
         return tiny if self.tiny else full
 
 
 @dataclass
 class Row:
-    """One set of inputs and the ways to compute the same from them; the first way is what the others are compared with."""
+    """One set of inputs and the ways to compute the same result from them; all ways are compared with the first."""
 
     ways: Mapping[str, Call]
     moved: float
-    """Bytes that must be read and written once."""
+    """Bytes that must be read or written once."""
     flops: float = 0.0
     tiles: Mapping[str, Call] = field(default_factory=dict)
-    """Candidates for ``--tune``: the last way with other tiles."""
+    """Candidates for ``--tune``: the last way with another tile each."""
     parts: int = 1
-    """Equal parts that one call computes, such as layers; times are of one part."""
+    """Number of equal parts, such as layers, that one call computes; times are per part."""
 
     def floor(self, bandwidth: float, teraflops: float) -> float:
         """Microseconds that moving the bytes (GB/s) or the arithmetic (TFLOP/s) takes, whichever is longer."""
@@ -71,24 +71,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """A sweep: ``make`` gives the row of each combination of the axes' values, None for one that is not measured."""
+    """A sweep: ``make`` gives the row for each combination of the axes' values, or None to leave it out."""
 
     name: str
     compares: str
     axes: Mapping[str, tuple[Any, ...]]
     make: Callable[..., Row | None]
-    """``make(place, **axes)``."""
+    """Called as ``make(place, **axes)``."""
     tiny: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Values of the axes in a dry run, where not the first of each."""
+    """Values of the axes in a dry run; an axis that is not named takes its first value."""
     sets: int | None = None
-    """Sets of inputs that are taken in turn; None: as many as leave the cache, 2 to 10."""
+    """Number of sets of inputs that alternate; None: as many as exceed the cache, 2 to 10."""
     graph: bool = True
-    """Whether the calls are captured."""
+    """Whether the calls are captured in a CUDA graph."""
     alike: bool = True
     """Whether ways whose outputs have one shape must agree in a dry run."""
 
     def combinations(self, chosen: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-        """The axes' values of each row."""
+        """The axes' values of each row, by axis."""
         for values in itertools.product(*(chosen[name] for name in self.axes)):
             yield dict(zip(self.axes, values, strict=True))
 
@@ -100,7 +100,7 @@ class Case:
                 yield named, row
 
     def dry_axes(self) -> dict[str, Sequence[Any]]:
-        """Of a dry run."""
+        """The axes' values of a dry run."""
         return {name: self.tiny.get(name, values[:1]) for name, values in self.axes.items()}
 
 
@@ -111,16 +111,16 @@ class Options:
     rounds: int = 9
     bandwidth: float = 4295.0
     teraflops: float = 793.7
-    """Of the card, for the floor; the defaults were measured on an H200."""
+    """Of the GPU, for the floor; the defaults were measured on an H200."""
     ways: Sequence[str] = ()
-    """Parts of names: only ways that contain one of them; none: all."""
+    """Measure only ways whose name contains one of these texts; empty: all."""
     tune: float | None = None
-    """Seconds in which candidate tiles are begun; None: no tuning."""
+    """Seconds in which candidate tiles are started; None: no tuning."""
     raw: Path | None = None
 
 
 def run(case: Case, chosen: Mapping[str, Sequence[Any]], options: Options, place: Place, say: Callable[[str], None] = print) -> None:
-    """Measure every row of a case; say each line of the table as soon as it is known."""
+    """Measure every row of a case; ``say`` gets each line of the table as soon as it is known."""
     heads = [*case.axes, "way", "µs", "least to most", "of the first (95 %)", "floor µs", "apart"]
     say(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     if options.raw:
@@ -128,7 +128,7 @@ def run(case: Case, chosen: Mapping[str, Sequence[Any]], options: Options, place
     for named in case.combinations(chosen):
         _measure(case, named, options, place, say)
         if place.device == "cuda":
-            torch.cuda.empty_cache()  # inputs of the next row may take most of the card
+            torch.cuda.empty_cache()  # inputs of the next row may take most of the GPU's memory
 
 
 def _measure(case: Case, named: dict[str, Any], options: Options, place: Place, say: Callable[[str], None]) -> None:
@@ -167,9 +167,9 @@ def _append(raw: Path, line: dict[str, Any]) -> None:
 
 
 def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds: int, parts: int = 1) -> dict[str, list[float] | str]:
-    """Microseconds of each way in each round, the ways in turn; or why there are none.
+    """Microseconds of each way in each round, with the ways alternating; or the reason why there are none.
 
-    A library that is not installed and a kernel that this card refuses are that way's result; the others are measured.
+    If a library is missing or this GPU refuses a kernel, the reason is that way's result; the others are measured.
     """
     replays: dict[str, Callable[[], float]] = {}
     refused: dict[str, str] = {}
@@ -185,7 +185,7 @@ def timed(calls: Mapping[str, Sequence[Call]], place: Place, graph: bool, rounds
 def tuned(
     tiles: Mapping[str, Sequence[Call]], ours: Call, place: Place, graph: bool, options: Options, say: Callable[[str], None], parts: int = 1
 ) -> dict[str, list[float] | str]:
-    """The fastest candidates, timed once more; those that were refused, are wrong or were not reached are named."""
+    """Time the fastest candidates again; candidates that were refused, are wrong or were not reached are reported."""
     deadline, taken = time.monotonic() + (options.tune or 0.0), dict[str, float]()
     expected = _copied(ours())
     for number, (name, calls) in enumerate(tiles.items()):
@@ -203,9 +203,10 @@ def tuned(
 
 
 def compile_tiles(case: Case, chosen: Mapping[str, Sequence[Any]], part: int, parts: int, place: Place) -> int:
-    """Call one of ``parts`` shares of all candidates once, so that Triton's cache has them; how many were called.
+    """Call one of ``parts`` shares of all candidates once, so that Triton's cache has them; returns the number of calls.
 
-    Several processes do so side by side. One that is refused here is refused again where it is timed, and named there.
+    Several processes do this in parallel. A candidate that is refused here is refused and reported again when it is
+    timed.
     """
     called = numbered = 0
     for _, row in case.rows(place, chosen):
@@ -220,10 +221,10 @@ def compile_tiles(case: Case, chosen: Mapping[str, Sequence[Any]], part: int, pa
 
 
 def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -> bool:
-    """Without a card: make every row's shapes, then compute tiny rows in each way that runs here.
+    """Without a GPU: make every row's shapes, then compute tiny rows in each way that runs here.
 
     Args:
-        interpreted: whether Triton's interpreter computes; else kernels are not tried.
+        interpreted: whether Triton's interpreter computes; if not, kernels are not tried.
 
     Returns:
         Whether all of ours were computed and no two ways disagree.
@@ -241,10 +242,10 @@ def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -
                 output = _copied(made)
                 wrong = _wrong(output, first) if case.alike else ""
                 if case.alike and isinstance(made, torch.Tensor) and made.is_floating_point():
-                    made.fill_(float("nan"))  # the next way may share this output, and must write all of it
+                    made.fill_(float("nan"))  # the next way may reuse this output, and must write all of it
                 first, said = output if first is None else first, wrong or "computed"
             except Exception as error:
-                wrong = "not computed" if name.startswith("ours") else ""  # SGLang's kernels may need a card, ours must not
+                wrong = "not computed" if name.startswith("ours") else ""  # SGLang's kernels may need a GPU, ours must not
                 said = f"not computed here: {reason(error)}"
             well = well and not wrong
             say(f"  {' '.join(f'{axis}={value}' for axis, value in named.items())}, {name}: {said}")
@@ -252,7 +253,7 @@ def dry_run(case: Case, interpreted: bool, say: Callable[[str], None] = print) -
 
 
 def dependently(call: Call, wanted: bool = True) -> Call:
-    """The call with its kernels launched dependently (a kernel begins while the one before ends) where the card can."""
+    """The call with programmatic dependent launch (a kernel begins before the previous one ends), if the GPU supports it."""
 
     def launched() -> object:
         dependent_launch.want(wanted)
@@ -265,7 +266,7 @@ def dependently(call: Call, wanted: bool = True) -> Call:
 
 
 def lazily(make: Callable[..., Call], *given: Any) -> Call:
-    """A call that ``make`` builds on its first use, so that a missing library is the reason of that way alone."""
+    """A call that ``make`` builds on first use, so that a missing library fails only this way."""
     made: list[Call] = []
 
     def call() -> object:
@@ -277,17 +278,17 @@ def lazily(make: Callable[..., Call], *given: Any) -> Call:
 
 
 def short(*tiles: Any) -> str:
-    """``64/4/3``: the numbers of tiles, several with a space between."""
+    """Tiles as text, such as ``64/4/3``, separated by spaces."""
     return " ".join("/".join(map(str, astuple(tile) if is_dataclass(tile) and not isinstance(tile, type) else tile)) for tile in tiles)
 
 
 def candidates(ours: Callable[[Any], object], tiles: Iterable[Any]) -> dict[str, Call]:
-    """A way for each tile, for ``--tune``."""
+    """A way for each tile, by name, for ``--tune``."""
     return {f"ours, {short(tile)}": partial(ours, tile) for tile in tiles}
 
 
 def reason(error: Exception) -> str:
-    """On one line, not all of a compiler's output."""
+    """The error on one line, cut to 100 characters of the message."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}".replace("|", "/")
 
 
@@ -300,7 +301,7 @@ def _copied(output: Any) -> Any:
 
 
 def _apart(first: Any, other: Any) -> str:
-    """The largest difference of two outputs; nothing where they are no tensors of one shape."""
+    """The largest absolute difference of two outputs; empty if they are not tensors of one shape."""
     if first is None or other is None or first.shape != other.shape:
         return ""
     return f"{float((first.float() - other.float()).abs().max()):.3g}" if first.numel() else ""

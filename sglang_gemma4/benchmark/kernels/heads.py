@@ -1,4 +1,4 @@
-"""The case of a draft step's head: the product with the embedding of 262,144 tokens, or of a few centroids, and its argmax."""
+"""The case of a draft step's head: the GEMM with the embedding of 262,144 tokens, or of a few centroids, and its argmax."""
 
 from functools import partial
 from itertools import starmap
@@ -16,11 +16,11 @@ TILES = (
     (128, 64, 8, 3, 2), (128, 64, 8, 5, 1), (128, 128, 8, 4, 1), (256, 64, 8, 4, 1), (256, 64, 8, 3, 1),
 )  # fmt: skip
 ACTIVE = 32
-"""Centroids whose tokens E2B's and E4B's assistants score."""
+"""Number of centroids whose tokens E2B's and E4B's assistants score."""
 
 
 def head(place: Place, head: str, rows: int) -> Row:
-    """``head``: the width of a full head, or "centroids"; SGLang's loop, the chain's launches, our kernel."""
+    """The row of one head. ``head``: the width of a full head, or "centroids"; SGLang's loop, the chain's launches, our kernel."""
     from sglang_gemma4.speculative import chain
 
     vocabulary, centroids = place.pick((262144, 2048), (512, 64))
@@ -52,7 +52,7 @@ def head(place: Place, head: str, rows: int) -> Row:
         logits: torch.Tensor = Gemma4AssistantForCausalLM._apply_centroid_masking(model, hidden)
         return logits.softmax(-1).max(-1).indices
 
-    read = centroids * (1 - (1 - ACTIVE / centroids) ** rows) * vocabulary / centroids + centroids  # of random rows, each read once
+    read = centroids * (1 - (1 - ACTIVE / centroids) ** rows) * vocabulary / centroids + centroids  # random rows, each read once
     ways = {
         "SGLang": stock,
         "chain": lambda: chain.centroid_tokens(model, hidden)[:, 0],

@@ -1,4 +1,4 @@
-"""Cases of a decoder layer's dense products, norms, tail and rotation, in the sizes of the released models and their assistants."""
+"""Cases of a decoder layer's dense GEMMs, norms, tail and rotation, in the sizes of the released models and their assistants."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -58,30 +58,30 @@ PRODUCTS: dict[str, tuple[int, int, bool]] = {
     "31B gate and up": (21504, 5376, True),
     "31B down": (5376, 21504, False),
 }
-"""Outputs, width, gated. A layer of E2B that shares KV has a wide FFN; 12B's assistant has 26B-A4B's between its projections."""
+"""Outputs, width, gated. E2B's layers that share KV have a wide FFN; between its projections 12B's assistant equals 26B-A4B's."""
 LINEAR_TILES = (
     (64, 128, 4, 3), (64, 128, 4, 4), (64, 64, 4, 4), (64, 64, 4, 6), (64, 256, 4, 3), (128, 64, 4, 4), (128, 64, 8, 4), (128, 128, 8, 3),
     (32, 128, 4, 4), (32, 256, 4, 3), (32, 128, 2, 4), (32, 64, 4, 8), (16, 128, 4, 4), (16, 256, 4, 4), (16, 512, 4, 3),
 )  # fmt: skip
-"""Outputs, depth, warps, stages."""
+"""Candidate tiles: outputs, depth, warps, stages."""
 PROGRAMS = range(48, 800)
-"""Of a launch: fewer leave SMs of the largest cards idle, more are parts too short to be worth adding up."""
+"""Programs of a launch: fewer leave SMs of the largest GPUs idle, more make parts too short to be worth adding up."""
 ROW_TILES = (
     (1, 1024, 4, 1), (1, 512, 2, 1), (1, 256, 1, 1), (4, 1024, 4, 2), (4, 512, 2, 1), (8, 1024, 4, 3),
     (16, 1024, 4, 2), (1, 256, 2, 1), (4, 256, 1, 1), (4, 4096, 8, 2), (4, 1024, 4, 1), (1, 1024, 2, 1),
 )  # fmt: skip
 TOKEN_TILES = ((1, 4), (1, 2), (4, 4), (1, 8), (4, 2), (2, 4))
-"""Layouts for many rows; those in use were chosen in runs/2026-11-23-row-tiles."""
+"""Candidate layouts for many rows; those in use were chosen in runs/2026-11-23-row-tiles."""
 EPS = 1e-6
 EACH_EPS = (EPS, EPS, EPS)
 MANY_ROWS = 1024
-"""From which the layouts of many rows are tried."""
+"""Number of rows from which the layouts for many rows are tried."""
 LARGEST_STEP = 320
-"""Rows of a decode or verify step; more are a prefill's."""
+"""Most rows of a decode or verify step; more rows belong to a prefill."""
 
 
 def linear(place: Place, product: str, rows: int) -> Row:
-    """cuBLAS, and SGLang's activation behind a gated product, beside ours."""
+    """The row of one GEMM: cuBLAS, followed by SGLang's activation if gated, and ours."""
     outputs, width, gated = place.pick(PRODUCTS[product], (64, 128, PRODUCTS[product][2]))
     weight, x = place.rand(outputs * (1 + gated), width, spread=width**-0.5), place.rand(rows, width)
     done = counters(outputs, x.device)
@@ -106,7 +106,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
 
 
 def activation(x: torch.Tensor) -> torch.Tensor:
-    """SGLang's ``gelu_tanh(gate) * up``, in torch where there is no card."""
+    """SGLang's ``gelu_tanh(gate) * up``, or torch's without a GPU."""
     if not x.is_cuda:
         gate, up = x.float().chunk(2, dim=-1)
         return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(x.dtype)
@@ -118,7 +118,7 @@ def activation(x: torch.Tensor) -> torch.Tensor:
 
 
 def after_attention(place: Place, rows: int, width: int, moe: bool) -> Row:
-    """The norms between attention and the FFN; the residual is updated in place."""
+    """The row of the norms between attention and the FFN; the residual is updated in place."""
     h, residual = place.rand(rows, width), place.rand(rows, width)
     weights = [place.rand(width, around=1.0) for _ in range(4 if moe else 2)]
 
@@ -136,7 +136,7 @@ def after_attention(place: Place, rows: int, width: int, moe: bool) -> Row:
 
 
 def layer_end(place: Place, rows: int, width: int, moe: bool) -> Row:
-    """A layer's end with the next layer's input norm."""
+    """The row of a layer's end together with the next layer's input norm."""
     x, other, residual = (place.rand(rows, width) for _ in range(3))
     one, two, three, following = (place.rand(width, around=1.0) for _ in range(4))
     scalar = place.rand(1)
@@ -162,7 +162,7 @@ def layer_end(place: Place, rows: int, width: int, moe: bool) -> Row:
 
 
 def embedding_tail(place: Place, rows: int, width: int, narrow: int = 256, layers: int = 35) -> Row:
-    """E2B's and E4B's tail with per-layer embeddings, without its two products: eight launches of SGLang's, three of ours."""
+    """The row of E2B's and E4B's tail with per-layer embeddings, without its two GEMMs: SGLang needs eight launches, ours three."""
     dense, residual, added, gate = place.rand(rows, width), place.rand(rows, width), place.rand(rows, width), place.rand(rows, narrow)
     embedding = place.rand(rows, layers, narrow)[:, layers // 2]
     one, two, following = (place.rand(width, around=1.0) for _ in range(3))
@@ -186,9 +186,9 @@ def embedding_tail(place: Place, rows: int, width: int, narrow: int = 256, layer
 
 
 def rotation(place: Place, rows: int, heads: int, kv_heads: int, dim: int, shared: bool = False) -> Row:
-    """Norms and rotation of q, k and v, with the copies of k and v that a verify step makes; a prefill's go into the KV pool too.
+    """The row of norms and rotation of q, k and v, with a verify step's copies of k and v; a prefill's also go into the KV pool.
 
-    ``shared``: a layer that reads another's KV.
+    ``shared``: the layer reads another layer's KV.
     """
     pool = rows > LARGEST_STEP
     qkv = place.rand(rows, (heads + 2 * kv_heads) * dim)
@@ -240,11 +240,11 @@ PARTS: dict[str, tuple[Callable[..., Row], bool]] = {
     "E2B q/k/v, sliding, shared KV": (partial(rotation, heads=8, kv_heads=1, dim=256, shared=True), False),
     "E2B q/k/v, full, shared KV": (partial(rotation, heads=8, kv_heads=1, dim=512, shared=True), False),
 }
-"""What makes the row, and whether a prefill's rows are measured too. 12B's sliding layers have 26B-A4B's heads."""
+"""The function that makes the row, and whether prefill sizes are measured too. 12B's sliding layers have 26B-A4B's heads."""
 
 
 def part(place: Place, part: str, rows: int) -> Row | None:
-    """One of :data:`PARTS`."""
+    """The row of one of :data:`PARTS`; None for prefill sizes that are not measured."""
     make, long = PARTS[part]
     return make(place, rows) if long or rows <= LARGEST_STEP else None
 

@@ -1,4 +1,4 @@
-"""Cases of fp8 weights: dense products and an expert layer of few tokens, SGLang's launches beside ours, and ours of bfloat16."""
+"""Cases of fp8 weights: dense GEMMs and an expert layer of few tokens with SGLang's launches, ours, and ours in bfloat16."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,20 +23,20 @@ DENSE_TILES = (
     (32, 256, 4, 3), (32, 256, 4, 4), (32, 128, 4, 4), (32, 128, 4, 6), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (64, 128, 8, 4),
     (128, 128, 4, 3), (128, 128, 8, 4), (32, 512, 4, 3),
 )  # fmt: skip
-"""Outputs, depth, warps, stages."""
+"""Candidate tiles of dense GEMMs: outputs, depth, warps, stages."""
 FIRST = ((32, 128, 4, 4), (32, 128, 4, 5), (32, 256, 4, 3), (32, 256, 4, 4), (64, 128, 4, 4), (64, 256, 4, 3), (64, 128, 8, 4))
 SECOND = ((64, 128, 4, 4), (64, 128, 4, 5), (64, 256, 4, 3), (32, 256, 4, 3), (128, 128, 4, 4), (128, 64, 4, 4), (128, 128, 8, 4))
-"""Candidates of both products of the experts."""
+"""Candidate tiles of both GEMMs of the experts."""
 FIRST_OF_FOUR = ((32, 256, 4, 3), (32, 256, 4, 4), (32, 256, 4, 5), (64, 256, 4, 3), (64, 256, 8, 3), (32, 128, 4, 5), (64, 128, 4, 4))
 SECOND_OF_FOUR = ((64, 256, 4, 2), (64, 256, 4, 3), (32, 256, 4, 3), (128, 256, 4, 2), (128, 256, 8, 3), (64, 128, 4, 4))
-"""The same of 4-bit experts."""
+"""Candidate tiles of both GEMMs of 4-bit experts."""
 SMALL_BATCH = {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1, "num_warps": 4, "num_stages": 4}
 LARGE_BATCH = {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 8, "num_stages": 4}
-"""SGLang's tiles of fp8 experts where it ships none, up to as many tokens as experts and beyond (``fused_moe_triton_config.py:219``)."""
+"""SGLang's tiles of fp8 experts if it ships none, up to as many tokens as experts and above (``fused_moe_triton_config.py:219``)."""
 
 
 def fp8_of(place: Place, *shape: int, per_output: bool = True) -> Scaled:
-    """Levels and scales of random weights; not of their values where only shapes are asked for."""
+    """Random fp8 values and their scales; on "meta" without values."""
     scale = torch.full(shape[:-1] if per_output else shape[:-2], shape[-1] ** -0.5 / 100, dtype=torch.float32, device=place.device)
     if place.device == "meta":
         return scaled(torch.empty(shape, dtype=FP8, device="meta"), scale)
@@ -47,7 +47,7 @@ def fp8_of(place: Place, *shape: int, per_output: bool = True) -> Scaled:
 
 
 def linear(place: Place, product: str, rows: int) -> Row:
-    """SGLang's two launches (rows to fp8, CUTLASS) and its activation behind a gated product; ours of bfloat16; ours."""
+    """The row of one GEMM: SGLang's two launches (rows to fp8, CUTLASS) and its activation if gated, ours in bfloat16, and ours."""
     outputs, width, is_gated = place.pick(PRODUCTS[product], (64, 128, PRODUCTS[product][2]))
     weight, x = fp8_of(place, outputs * (1 + is_gated), width), place.rand(rows, width)
     done = counters(outputs, x.device)
@@ -83,7 +83,7 @@ def linear(place: Place, product: str, rows: int) -> Row:
 
 
 def in_registers(call: Call) -> Call:
-    """The call with quantised weights of few rows in registers, where they are for that."""
+    """The call with the small-M kernels that dequantise in registers, where they apply."""
 
     def launched() -> object:
         register_products.want(True)
@@ -96,7 +96,7 @@ def in_registers(call: Call) -> Call:
 
 
 def experts_of(place: Place, per_output: bool) -> tuple[Scaled, Scaled]:
-    """Of a layer of 26B-A4B; the same for every row and set."""
+    """The fp8 experts of a layer of 26B-A4B; the same for every row and set."""
     found = _kept.get((place.device, place.tiny, per_output))
     if found is None:
         hidden, inner, experts = place.pick((products.HIDDEN, products.INNER, products.EXPERTS), (64, 32, 8))
@@ -112,7 +112,7 @@ _kept: dict[tuple[str, bool, bool], tuple[Scaled, Scaled]] = {}
 
 
 def stock(x: torch.Tensor, w13: Scaled, w2: Scaled, per_output: bool, routed: Callable[[], Routing]) -> Call:
-    """SGLang's launches from routing to the sum: align, rows to fp8, product, gelu * up, its rows to fp8, product, sum."""
+    """SGLang's launches from routing to the sum: align, rows to fp8, GEMM, gelu * up, its rows to fp8, GEMM, sum."""
     import triton.language as tl
     from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel, moe_sum_reduce_triton
 
@@ -145,20 +145,20 @@ def stock(x: torch.Tensor, w13: Scaled, w2: Scaled, per_output: bool, routed: Ca
 
 
 def layer(place: Place, scales: str, tokens: int) -> Row:
-    """A layer's fp8 experts from the router's logits on; each set of inputs has logits of its own."""
+    """The row of a layer's fp8 experts, from the router's logits on; each set of inputs has its own logits."""
     per_output = scales == "output"
     w13, w2 = experts_of(place, per_output)
     return layer_of(place, tokens, w13, w2, {"SGLang": partial(stock, w13=w13, w2=w2, per_output=per_output)})
 
 
 def with_eights(weight: Grouped) -> Grouped:
-    """The same weight, its zero points of 8 as a tensor."""
+    """The same weight with its zero points of 8 as a tensor."""
     shape = (*weight.scale.shape[:-2], weight.scale.shape[-2] // 2, weight.scale.shape[-1])
     return Grouped(weight.levels, weight.scale, torch.full(shape, 0x88, dtype=torch.uint8, device=weight.device))
 
 
 def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping[str, Callable[..., Call]]) -> Row:
-    """A row of experts with any weights; ``theirs`` make a call of the rows and a routing."""
+    """The row of a layer's experts with any weights; each of ``theirs`` makes a call from the rows and a routing."""
     hidden, topk = w13.shape[2], place.pick(products.TOPK, 2)
     x, scale = place.rand(tokens, hidden), torch.ones(w13.shape[0], dtype=place.dtype, device=place.device)
     logits = products.logits(tokens, place.seed, w13.shape[0]).to(place.device, place.dtype)
@@ -182,14 +182,14 @@ def layer_of(place: Place, tokens: int, w13: Weight, w2: Weight, theirs: Mapping
         ways["ours, zero points"] = dependently(partial(compute, with_eights(w13), with_eights(w2)))
     ways["ours"] = dependently(in_registers(partial(compute, w13, w2)))
     both = [products.work(tokens, down) for down in (False, True)]
-    saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes an element
+    saved = 2.0 - (0.5 + 2 / w13.group if isinstance(w13, Grouped) else 1)  # bytes per element
     moved = sum(bytes_ for bytes_, _ in both) - saved * products.chosen(tokens) * 3 * products.HIDDEN * products.INNER
     tiles = {name: dependently(partial(compute, w13, w2, tile)) for name, tile in _pairs(tokens, isinstance(w13, Grouped))}
     return Row(ways, moved, sum(flops for _, flops in both), tiles)
 
 
 def _pairs(tokens: int, four: bool) -> list[tuple[str, Any]]:
-    """Another tile for one product, the other's as served."""
+    """Names and tiles with another tile for one GEMM and the served tile for the other."""
     few = tokens <= MOST_TOKENS
     usual = few_token_experts.tiles_for(tokens) if few else grouped_experts.tiles_for(tokens)[1:]
     first, second = grouped_experts.four_bit_tiles_for(tokens)[1:] if four else usual
@@ -209,7 +209,7 @@ CASES = (
         {"product": tuple(name for name in PRODUCTS if "router" not in name), "rows": (1, 4, 8, 16, 24, 32, 48, 64)},
         linear,
         {"product": ("26B down", "26B gate and up"), "rows": (3,)},
-        alike=False,  # bfloat16's weights are others
+        alike=False,  # bfloat16 has other weights
     ),
     Case(
         "experts-fp8",

@@ -1,4 +1,4 @@
-"""Microseconds of one call: on a card inside a CUDA graph, as a decode step replays it, so that the host's launch cost is not in it."""
+"""Microseconds of one call; on a GPU inside a CUDA graph, as a decode step replays it, so that the host's launch cost is excluded."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,18 +7,19 @@ import torch
 
 Call = Callable[[], object]
 CALLS = 20
-"""Calls in a graph."""
+"""Number of calls in a graph."""
 
 
 def prepare(calls: Sequence[Call], device: str = "cuda", graph: bool = True) -> Callable[[], float]:
-    """A function that takes ``calls`` in turn, :data:`CALLS` of them, and returns the microseconds of one.
+    """A function that runs :data:`CALLS` of the alternating ``calls`` and returns the microseconds of one.
 
-    Give several calls that do the same on other tensors, so that no call finds its inputs in the cache, as in a model's next layer. Every
-    call is made once here, which compiles it.
+    Give several calls that do the same with other tensors, so that no call finds its inputs in the cache, as in a
+    model's next layer. Every call is made once here, which compiles it.
 
     Args:
         device: "cuda", timed by events, or "cpu", timed by the clock.
-        graph: capture the calls; without, they are launched by the host, which only calls of milliseconds hide.
+        graph: capture the calls. Otherwise the host launches them, and its launch cost is hidden only by calls of
+            milliseconds.
     """
     if device != "cuda":
         for call in calls:

@@ -1,6 +1,7 @@
-"""Find the fastest tiles of SGLang's fused MoE for Gemma 4 on this card, and write them where the patch ``moe_tiles`` finds them.
+"""Finds the fastest tiles of SGLang's fused MoE for Gemma 4 on this GPU, and writes them where the patch ``moe_tiles`` finds them.
 
-Both products of a layer share one alignment of rows, so they are timed apart for each number of rows a block and chosen together.
+Both GEMMs of a layer share one alignment of rows. They are timed separately for each number of rows per block, and
+chosen together.
 """
 
 import argparse
@@ -20,19 +21,19 @@ from sglang_gemma4.benchmark.kernels.harness import Place, reason, timed
 from sglang_gemma4.models.layers.expert_tiles import file_name, write
 
 SHARED_BYTES = 227 * 1024
-"""Of a Hopper SM, for one program."""
+"""Shared memory of a Hopper SM for one program, in bytes."""
 SAY_SECONDS = 15
-"""Between two lines on what was compiled."""
+"""Seconds between two progress lines while compiling."""
 PLAIN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1}
-"""What the chosen tiles are compared with."""
+"""The tile whose output the chosen tiles are checked against."""
 Tile = dict[str, Any]
 Job = tuple[bool, Tile, Sequence[int], int]
-"""Whether it is the second product, the tile, numbers of tokens, inner columns."""
+"""Whether it is the second GEMM, the tile, numbers of tokens, inner columns."""
 
 
 def candidates(tokens: int, down: bool) -> list[Tile]:
-    """Tiles worth trying. SGLang's kernel takes TMA for 16-bit weights in the first product only; in the second it wants quantised rows."""
-    mean = tokens * products.TOPK / products.EXPERTS  # rows of an expert
+    """Tiles worth trying. SGLang's kernel supports TMA for 16-bit weights in the first GEMM only; in the second it needs quantised rows."""
+    mean = tokens * products.TOPK / products.EXPERTS  # rows per expert
     rows = [size for size in (16, 32, 64, 128) if (size <= 16 or size <= 2.5 * mean) and (size >= 64 or 4 * size > mean)]
     if mean < 16:
         choices = itertools.product(rows, (32, 64, 128), (64, 128, 256), (1,), (4,), (3, 4, 5))
@@ -52,7 +53,7 @@ def candidates(tokens: int, down: bool) -> list[Tile]:
 
 
 def key_of(tile: Tile, down: bool) -> str:
-    """One word for a tile, as the table shows it."""
+    """The tile's name in the table."""
     values = "x".join(str(tile[f"BLOCK_SIZE_{axis}"]) for axis in "MNK")
     tma = " TMA" if tile.get("USE_TMA") else ""
     return f"{'down' if down else 'up'} {values} g{tile['GROUP_SIZE_M']} w{tile['num_warps']} s{tile['num_stages']}{tma}"
@@ -64,19 +65,19 @@ def _blank(inner: int) -> products.Experts:
 
 
 def compile_tile(job: Job) -> str:
-    """In a worker process: compile one tile for all numbers of tokens into Triton's cache. "" or why this card does not take it."""
+    """In a worker process: compile one tile for all numbers of tokens into Triton's cache; returns "" or why this GPU refuses it."""
     down, tile, tokens, inner = job
     try:
         for each in tokens:
             products.launcher(_blank(inner), down, each, tile, 0, blank=True)()
         torch.cuda.synchronize()
-    except Exception as error:  # out of shared memory or registers, or a tile that the compiler refuses: no candidate
+    except Exception as error:  # out of shared memory or registers, or refused by the compiler: not a candidate
         return reason(error)
     return ""
 
 
 def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: float) -> dict[str, str]:
-    """Compile every candidate on all cores; why not, by candidate, for those that this card does not take."""
+    """Compile every candidate on all cores; returns, by candidate, why this GPU refuses it."""
     jobs: dict[str, tuple[bool, Tile, list[int], int]] = {}
     for each, down in itertools.product(tokens, (False, True)):
         for tile in candidates(each, down):
@@ -102,14 +103,14 @@ def compile_all(tokens: Sequence[int], inner: int, processes: int, deadline: flo
 
 
 def spent(weights: products.Experts, down: bool, tokens: int, tile: Tile, rounds: int) -> float | str:
-    """Microseconds of one product, the median of ``rounds`` replays of a graph over several routings; or why this card does not take it."""
+    """Microseconds of one GEMM, the median of ``rounds`` replays of a graph over several routings; or why this GPU refuses the tile."""
     calls = [products.launcher(weights, down, tokens, tile, seed) for seed in range(products.ROUTINGS)]
     (found,) = timed({"": calls}, Place(), True, rounds).values()
     return found if isinstance(found, str) else statistics.median(found)
 
 
 def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], deadline: float) -> list[tuple[Tile, float]] | None:
-    """The fastest tiles of both products that share their rows a block, each with its microseconds; None where time ran out before any."""
+    """The fastest pair of tiles with the same rows per block, one per GEMM, with microseconds; None if time ran out before any pair."""
     best: dict[tuple[int, bool], tuple[float, Tile]] = {}
     listed = {down: candidates(tokens, down) for down in (False, True)}
     for size in sorted({tile["BLOCK_SIZE_M"] for tile in listed[False]}):
@@ -139,10 +140,10 @@ def best_pair(weights: products.Experts, tokens: int, refused: dict[str, str], d
 
 
 def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> None:
-    """That this tile computes what a plain one does.
+    """Check that this tile computes what a plain one does.
 
     Raises:
-        ValueError: it does not; a compiler's error, then.
+        ValueError: it does not, which is a compiler error.
     """
     width = (weights.down if down else weights.up).shape[1]
     outs = [torch.full((tokens, products.TOPK, width), 1e4, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
@@ -154,7 +155,7 @@ def check(weights: products.Experts, tokens: int, tile: Tile, down: bool) -> Non
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Compile, time, choose, write; print two rows, one a product, for each number of tokens."""
+    """Compile, time, choose and write tiles; prints two rows, one per GEMM, for each number of tokens."""
     if not torch.cuda.is_available():
         raise ValueError("tune-moe measures on a CUDA GPU, and torch finds none")
     inner = products.INNER // options.tp
@@ -180,12 +181,12 @@ def tune(options: argparse.Namespace) -> int:
 
 
 def head(markdown: bool) -> str:
-    """Of the table, whose rows come minutes apart: columns have fixed widths."""
+    """The table's head; its columns have fixed widths, because rows come minutes apart."""
     heads = ("tokens", "tile", "µs", "floor µs")
     return f"{line(heads, True)}\n| ---: | --- | ---: | ---: |" if markdown else line(heads, False)
 
 
 def line(cells: Sequence[str], markdown: bool) -> str:
-    """Tokens, tile, microseconds and the least microseconds that the GPU allows."""
+    """One row: tokens, tile, microseconds, and the least microseconds that the GPU allows."""
     tokens, tile, taken, floor = cells
     return f"| {' | '.join(cells)} |" if markdown else f"{tokens:>6}  {tile:<32} {taken:>10} {floor:>10}".rstrip()
