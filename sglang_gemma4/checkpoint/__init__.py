@@ -1,4 +1,4 @@
-"""What a Gemma 4 checkpoint has to hold, and whether its files hold it; no SGLang in here, and torch nowhere."""
+"""What a Gemma 4 checkpoint has to hold, and whether its files hold it. Imports neither SGLang nor torch."""
 
 
 class PreflightError(ValueError):

@@ -1,9 +1,9 @@
 """Whether a checkpoint's head is its embedding, as transformers 5.19 decides it.
 
-``tie_word_embeddings`` at the top level of config.json says so; what ``text_config`` says is not asked. A head that the checkpoint has all
-the same, with other values, is used (``PreTrainedModel.tie_weights``).
+``tie_word_embeddings`` at the top level of config.json decides; the value in ``text_config`` is ignored. If the
+checkpoint holds a head with other values all the same, that head is used (``PreTrainedModel.tie_weights``).
 
-No SGLang in here.
+SGLang is not imported.
 """
 
 import math
@@ -13,9 +13,9 @@ from sglang_gemma4.checkpoint.safetensors_files import Stored
 from sglang_gemma4.checkpoint.tensor_layout import Config, is_tied, plain
 
 SIZES = {"BF16": 2, "F16": 2, "F32": 4}
-"""Bytes of a value by safetensors' name of its type."""
+"""Bytes per value, by safetensors dtype name."""
 SAMPLES = 2048
-"""Rows that are compared: a head that was trained apart differs in all that a token was ever trained in."""
+"""About how many rows are compared. A head trained separately differs in every row whose token was ever trained."""
 HEAD, EMBEDDING = "lm_head.weight", "language_model.embed_tokens.weight"
 
 
@@ -23,7 +23,7 @@ def tied(config: Config, stored: Mapping[str, Stored] | None) -> bool:
     """Whether the embedding is the head.
 
     Args:
-        stored: the checkpoint's tensors, where they are known.
+        stored: the checkpoint's tensors, or None if they are unknown.
     """
     if not is_tied(config):
         return False

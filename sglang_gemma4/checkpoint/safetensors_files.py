@@ -1,4 +1,6 @@
-"""Which tensors the safetensors files of a checkpoint hold, by their headers and the index; a broken file is one line.
+"""Lists the tensors in a checkpoint's safetensors files, from their headers and the index.
+
+A broken file raises an error of one line.
 
 Neither torch nor sglang is imported.
 """
@@ -14,17 +16,17 @@ from sglang_gemma4.checkpoint import PreflightError
 
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_"
-"""How a LoRA adapter's file beside a model's begins."""
+"""Prefix of a LoRA adapter's file name, stored next to a model's files."""
 AGAIN = "download it, or write the checkpoint, again"
 _LENGTH = 8
-"""Bytes that hold the header's length, in front of it."""
+"""Bytes of the length field in front of the header."""
 _OF = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors$")
 _POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a checkpoint: its file, safetensors' name of its type, its shape, and its first byte in the file."""
+    """A tensor of a checkpoint: its file, safetensors dtype name, shape, and byte offset in the file."""
 
     file: Path
     dtype: str
@@ -33,7 +35,7 @@ class Stored:
 
 
 def tensors_of(folder: Path) -> dict[str, Stored] | None:
-    """The tensors by their names, of the files that SGLang would load; None where there are none of safetensors.
+    """Tensors by name, from the files that SGLang would load; None if the folder has no safetensors files.
 
     Raises:
         PreflightError: a file is missing, cut short or unreadable.
@@ -48,7 +50,7 @@ def tensors_of(folder: Path) -> dict[str, Stored] | None:
 
 
 def stored_at(path: str, revision: str | None = None, cache: str | None = None) -> dict[str, Stored] | None:
-    """:func:`tensors_of` a checkpoint's directory, or of a hub's model that is in the cache whole; None for all others."""
+    """:func:`tensors_of` a checkpoint directory, or a hub model that is completely in the cache; None for all others."""
     if Path(path).is_dir():
         return tensors_of(Path(path))
     folder = cached(path, revision, cache)
@@ -70,7 +72,7 @@ def cached(model: str, revision: str | None, cache: str | None = None) -> Path |
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those of the index, or all; SGLang ignores files that its index does not name."""
+    """The files that the index names, or all if there is no index. SGLang ignores files that its index does not name."""
     index = folder / INDEX
     if not index.is_file():
         files = sorted(file for file in folder.glob("*.safetensors") if not file.name.startswith(ADAPTER))
@@ -89,7 +91,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _missing_numbers(files: Sequence[Path]) -> str | None:
-    """The first file that ``…-00001-of-00003.safetensors`` and the like count and that is not there."""
+    """The first absent file of a series such as ``…-00001-of-00003.safetensors``, or None."""
     names = {file.name for file in files}
     for found in filter(None, map(_OF.match, sorted(names))):
         every = [f"{found[1]}-{number:0{len(found[2])}d}-of-{found[3]}.safetensors" for number in range(int(found[3]) + 1)]
@@ -103,7 +105,7 @@ def header(file: Path) -> dict[str, Stored]:
     """The tensors of one safetensors file.
 
     Raises:
-        PreflightError: the file is cut short, or is none of safetensors.
+        PreflightError: the file is cut short, or is not a safetensors file.
     """
     size = file.stat().st_size
     with file.open("rb") as opened:

@@ -1,9 +1,10 @@
-"""The tensors that a Gemma 4 model has, with their shapes, from its configuration; a target's or an assistant's.
+"""Names and shapes of the tensors of a Gemma 4 target or assistant, from its configuration.
 
-Names are the model's own without their leading ``model.``: ``language_model.layers.0.mlp.up_proj.weight``, ``vision_tower.…``,
-``lm_head.weight``; of clipped layers without ``linear.``. ``tests/unit/test_tensor_layout.py`` compares them with transformers' modules.
+Names are the model's own without the leading ``model.``: ``language_model.layers.0.mlp.up_proj.weight``,
+``vision_tower.…``, ``lm_head.weight``. Names of clipped layers omit ``linear.``. ``tests/unit/test_tensor_layout.py``
+compares them with transformers' modules.
 
-No SGLang in here.
+SGLang is not imported.
 """
 
 import re
@@ -15,7 +16,7 @@ from sglang_gemma4.diagnostics.text_geometry import LayerGeometry, TextGeometry,
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
 PERIOD = 6
-"""By default each sixth layer has full attention."""
+"""By default every sixth layer has full attention."""
 TEXT_PARTS = "layers|embed_tokens|embed_tokens_per_layer|norm|per_layer_model_projection|per_layer_projection_norm"
 _TEXT = re.compile(rf"(?:model\.|language_model\.)*((?:{TEXT_PARTS})\..*)$")
 _HEAD = re.compile(r"(?:model\.|language_model\.)*(lm_head\..*)$")
@@ -25,11 +26,14 @@ UNIFIED_NAMES = {
     },
     "embed_vision.multimodal_embedder.embedding_projection": "embed_vision.embedding_projection",
 }
-"""transformers' own modules of a 12B, saved without its renaming; keys and values without ``model.`` in front."""
+"""Names of a 12B's modules as transformers saves them without renaming, and the names that SGLang reads.
+
+Both lack the leading ``model.``.
+"""
 
 
 def mapped(name: str) -> str:
-    """A tensor's name as SGLang reads it: a text model's, an older or a released checkpoint's; others as they are."""
+    """The name that SGLang reads for a tensor of a text-only, older or released checkpoint; other names stay."""
     if (text := _TEXT.match(name)) is not None:
         return f"model.language_model.{text[1]}"
     if (head := _HEAD.match(name)) is not None:
@@ -39,7 +43,7 @@ def mapped(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A tensor's name as :func:`tensors` has it."""
+    """The name that :func:`tensors` uses for a checkpoint's tensor."""
     short = mapped(name).removeprefix("model.")
     if "_tower." in short:
         short = short.replace(".linear.", ".")
@@ -53,16 +57,16 @@ def is_assistant(config: Config) -> bool:
 
 
 def is_tied(config: Config) -> bool:
-    """Whether the head is the embedding, as transformers decides it: by the top level alone."""
+    """Whether the head is the embedding. Like transformers, this reads only the top level of the config."""
     return bool(config.get("tie_word_embeddings", True))
 
 
 def tensors(config: Config, towers: bool = True) -> dict[str, Shape | None]:
-    """Every tensor that a model needs, with its shape, or None where that is not checked.
+    """Every tensor that a model needs, by name, with its shape; None where the shape is not checked.
 
     Args:
         config: a config.json, or its transformers object's ``to_dict()``.
-        towers: images and audio are served, too.
+        towers: whether images and audio are served, too.
     """
     text = config.get("text_config") or config
     geometry = text_geometry(dict(config))

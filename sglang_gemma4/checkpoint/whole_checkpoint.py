@@ -1,9 +1,10 @@
-"""Whether a checkpoint holds every tensor of its model: what is missing, in parts only, of another shape, or of another's naming.
+"""Whether a checkpoint holds every tensor of its model: none missing, incomplete, misshapen or wrongly named.
 
-SGLang passes over what it cannot name, and counts a fused parameter (q, k and v; gate and up; all experts) as loaded when any part of it
-came: the rest is served as memory was. Here the names decide, of a file's header or as the tensors go by.
+SGLang skips names that it does not know, and counts a fused parameter (q, k and v; gate and up; all experts) as loaded
+once any part of it arrives. The rest is then served as uninitialised memory. These checks use the tensor names in a
+file's header, or the names of tensors while they are loaded.
 
-No SGLang in here.
+SGLang is not imported.
 """
 
 import re
@@ -15,19 +16,19 @@ from sglang_gemma4.checkpoint.tensor_layout import Config, Shape, is_tied, plain
 
 AGAIN = "write or download the checkpoint again"
 VALUES = ("weight", "weight_packed", "qweight")
-"""What a layer's values are called, quantised or not."""
+"""Names of the tensor with a layer's values, quantised or not."""
 SCALES = ("weight_scale", "weight_scale_inv", "scale", "scales")
 INPUTS = {"input_scale", "input_global_scale"}
-"""Scales of activations, which a calibration that never met an expert does not have."""
+"""Scales of activations. An expert that the calibration never reached has none."""
 SMALL = ("F8_E4M3", "F8_E5M2", "I8", "U8")
-"""safetensors' types of quantised values, which mean nothing without a scale."""
+"""safetensors dtypes of quantised values, which need a scale."""
 _PARTS = (
     "weight|weight_packed|weight_scale|weight_scale_inv|weight_scale_2|weight_shape|weight_zero_point|weight_global_scale|scale|"
     "qweight|qzeros|scales|input_scale|input_global_scale"
 )
 _PART = re.compile(rf"(.*)\.({_PARTS})$")
 _TOGETHER = re.compile(r"(.*\.experts\.(?:gate_up_proj|down_proj))(?:[._](\w+))?$")
-"""All experts of a layer in one tensor, of quantised ones with a part behind it."""
+"""All experts of a layer in one tensor; if they are quantised, the name of the part follows."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj$")
 _FUSED = re.compile(r"(.*)\.(?:(self_attn)\.[qkv]|(mlp)\.(?:gate|up))_proj$")
 _TRAINERS = (
@@ -47,7 +48,7 @@ _TOWERS = ("vision_tower.", "vision_embedder.", "embed_vision.", "audio_tower.",
 
 
 class Tensor(NamedTuple):
-    """What is known of a checkpoint's tensor: safetensors' name of its type, and its shape."""
+    """A checkpoint's tensor: its safetensors dtype name and its shape."""
 
     dtype: str
     shape: Shape
@@ -57,9 +58,9 @@ def reason_against(found: Mapping[str, Tensor], config: Config, towers: bool = T
     """Why a checkpoint with these tensors cannot be the model of this configuration, or None; one line with the remedy.
 
     Args:
-        found: by their names in the checkpoint.
-        towers: the server loads the towers, too.
-        shapes: compare them with those of the configuration.
+        found: the tensors, by their names in the checkpoint.
+        towers: whether the server loads the towers, too.
+        shapes: whether to compare shapes with those of the configuration.
     """
     return next(_reasons(found, config, towers, shapes), None)
 
@@ -82,7 +83,7 @@ def _reasons(found: Mapping[str, Tensor], config: Config, towers: bool, shapes: 
 
 
 def _has_scales(config: Config) -> bool:
-    """Whether quantised values have scales beside them; bitsandbytes keeps its own elsewhere."""
+    """Whether quantised values need scale tensors; bitsandbytes keeps its scales elsewhere."""
     given = config.get("quantization_config")
     method = given.get("quant_method") if isinstance(given, Mapping) else getattr(given, "quant_method", None)
     return bool(given) and "bitsandbytes" not in str(method).lower()
@@ -93,7 +94,10 @@ def _some(names: list[str]) -> str:
 
 
 def _of_trainers(found: Iterable[str], is_missing: bool) -> Iterator[str]:
-    """Names of trainers' wrappers; beside a whole model, as an adapter's file is, they do no harm: SGLang passes over them."""
+    """One error for each kind of training wrapper in the names.
+
+    If no tensor is missing, wrapped names (an adapter's file) are harmless: SGLang skips them.
+    """
     prefixes = tuple(prefix for prefix, _, _ in _TRAINERS)
     names = [name for name in found if is_missing or not name.startswith(prefixes)]
     for prefix, what, remedy in _TRAINERS:
@@ -107,7 +111,7 @@ def _of_trainers(found: Iterable[str], is_missing: bool) -> Iterator[str]:
 
 
 def _parts_of(ours: Iterable[str]) -> dict[str, set[str]]:
-    """By layer, the parts that are there: "weight" of an unquantised one; "" of experts in one tensor."""
+    """The parts that are present, by layer: "weight" if unquantised, "" for all experts in one tensor."""
     found: dict[str, set[str]] = defaultdict(set)
     for name in ours:
         part = _TOGETHER.match(name) or _PART.match(name)
@@ -117,7 +121,7 @@ def _parts_of(ours: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _missing(wanted: str, shape: Shape | None, ours: Mapping[str, Tensor], parts: Mapping[str, set[str]]) -> Iterator[str]:
-    """Tensors that are not there of one that the model has."""
+    """Names of the absent tensors that make up ``wanted``, a tensor of the model."""
     if wanted in ours:
         return
     together = _TOGETHER.match(wanted)
@@ -133,14 +137,14 @@ def _missing(wanted: str, shape: Shape | None, ours: Mapping[str, Tensor], parts
 
 
 def _scalars(ours: Mapping[str, Tensor], needed: Iterable[str]) -> list[str]:
-    """Layers without ``layer_scalar``, where others have one: its default is 1."""
+    """Absent ``layer_scalar`` names if other layers have one; if none has, the default of 1 holds for all."""
     layers = {name.rsplit(".", 2)[0] for name in needed if name.endswith(".input_layernorm.weight") and name.startswith("language_model.")}
     absent = [f"{layer}.layer_scalar" for layer in sorted(layers) if f"{layer}.layer_scalar" not in ours]
     return absent if len(absent) < len(layers) else []
 
 
 def _all_about(missing: list[str], needed: Mapping[str, Shape | None], found: Mapping[str, Tensor]) -> str:
-    """One line on tensors that are not there."""
+    """One line about the missing tensors."""
     if len(missing) >= len(needed):
         first = next(iter(found), "none at all")
         return (
@@ -157,7 +161,7 @@ def _all_about(missing: list[str], needed: Mapping[str, Shape | None], found: Ma
 
 
 def _spelled(name: str, found: Iterable[str]) -> str:
-    """A name as the rest of the checkpoint has it."""
+    """``name`` with the prefix that the rest of the checkpoint uses."""
     if name.startswith(_TOWERS):
         return f"model.{name}"
     if not name.startswith("language_model."):
@@ -168,12 +172,12 @@ def _spelled(name: str, found: Iterable[str]) -> str:
 
 
 def _is_unused(layer: str, needed: Mapping[str, Shape | None]) -> bool:
-    """Whether the model has no such layer: keys and values of layers that share KV, a tower that is left out."""
+    """Whether the model does not use this layer: K/V projections of KV-shared layers, or a tower that is not loaded."""
     return (layer.startswith(_TOWERS) or _FUSED.match(layer) is not None) and f"{layer}.weight" not in needed
 
 
 def _uneven(parts: Mapping[str, set[str]]) -> Iterator[str]:
-    """Parts that a layer lacks and one that it is fused with has."""
+    """One error for each part that a layer lacks although a layer fused with it has that part."""
     groups: dict[str, list[str]] = defaultdict(list)
     for layer in parts:
         if (expert := _EXPERT.match(layer)) is not None:
@@ -191,7 +195,7 @@ def _uneven(parts: Mapping[str, set[str]]) -> Iterator[str]:
 
 
 def _without_scales(ours: Mapping[str, Tensor], parts: Mapping[str, set[str]]) -> Iterator[str]:
-    """Quantised values that have no scales."""
+    """One error for each quantised layer without scales."""
     for layer, have in parts.items():
         small = "weight" in have and f"{layer}.weight" in ours and ours[f"{layer}.weight"].dtype in SMALL
         if (small or {"weight_packed", "qweight"} & have) and not have.intersection(SCALES):
@@ -199,7 +203,7 @@ def _without_scales(ours: Mapping[str, Tensor], parts: Mapping[str, set[str]]) -
 
 
 def other_shape(name: str, held: Tensor, shape: Shape | None) -> str | None:
-    """Why a tensor does not fit a model's of this shape, or None; quantised values have shapes of their own."""
+    """Why a tensor does not fit a model tensor of ``shape``, or None. Quantised values are not compared."""
     if shape is None or held.dtype in SMALL or tuple(held.shape) == shape:
         return None
     return (
@@ -209,7 +213,10 @@ def other_shape(name: str, held: Tensor, shape: Shape | None) -> str | None:
 
 
 def left_over(found: Iterable[str], config: Config, towers: bool = True) -> list[str]:
-    """Names that no module takes, but for harmless ones: buffers, a tied head, shared layers' keys and values, towers that are left out."""
+    """Names that no module loads, without harmless ones.
+
+    Harmless are buffers, a tied head, K/V tensors of KV-shared layers, and towers that are not loaded.
+    """
     needed = tensors(config, towers)
     layers = {name.rpartition(".")[0] for name in needed}
     return [name for name in found if not _is_known(plain(name), needed, layers, is_tied(config), towers)]
