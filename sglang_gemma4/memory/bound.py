@@ -1,8 +1,9 @@
 """Which of the two KV pools holds requests back, for how long, and the sizes that would have held more of them.
 
-The scheduler tells when a pool has no room for the next request (:func:`refused`) and when running ones are retracted (:func:`retracted`);
-:func:`looked` samples the queue a few times a second where SGLang reports its steps. At most once a minute, and only when the answer
-has changed, the log says what was found and which ``SGLANG_GEMMA4_REQUEST_TOKENS`` would have served it.
+The scheduler calls :func:`refused` when a pool has no room for the next request, and :func:`retracted` when running
+requests are retracted. :func:`looked` samples the queue a few times a second, when SGLang reports its steps. At most
+once a minute, and only when the answer has changed, the log names the pool and a better
+``SGLANG_GEMMA4_REQUEST_TOKENS``.
 """
 
 import logging
@@ -16,24 +17,24 @@ from sglang_gemma4.patching import switches
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-"""Between two samples; sixty requests take some tens of microseconds."""
+"""Seconds between two samples. Sampling sixty requests takes some tens of microseconds."""
 REPORT_SECONDS = 60.0
 STALE_SECONDS = 2.0
-"""A sample stands for no more time than this: the server may have been idle before it."""
+"""Most seconds that one sample accounts for: the server may have been idle before it."""
 LEAST_SHARE = 0.05
-"""Of the time, for which something must have waited for a pool before the log says so."""
+"""Least share of the time that requests must have waited for a pool before the log says so."""
 BETTER = 1.1
-"""Times as many requests that other sizes must hold before the log names them."""
+"""Least factor by which other sizes must hold more requests before the log names them."""
 
 
 @dataclass
 class Bound:
-    """What held requests back in this process (a scheduler's) since it started; seconds in which a request waited for it."""
+    """What held requests back in this scheduler process since it started."""
 
     waited: float = 0.0  # seconds in which any request waited, for whatever reason
     by_full: float = 0.0  # of them: the full pool had no room for the next request
     by_sliding: float = 0.0  # the sliding pool had none
-    by_limit: float = 0.0  # as many requests ran as may (--max-running-requests)
+    by_limit: float = 0.0  # --max-running-requests requests were running
     retracted_by_full: int = 0  # times that running requests were retracted because the full pool had no room for a decode step
     retracted_by_sliding: int = 0  # because the sliding pool had none
     finished: int = 0  # requests that were seen running and are no longer, retracted ones included
@@ -45,7 +46,7 @@ BOUND = Bound()
 
 @dataclass(frozen=True)
 class Sized:
-    """How this process's pools were sized: the arguments of ``swa_sizing.solve``, and the tokens that both pools have."""
+    """How this process's pools were sized: the arguments of ``swa_sizing.solve`` and the tokens of both pools."""
 
     demand: Demand
     budget: int
@@ -58,11 +59,11 @@ class Sized:
     length: int | None
 
     def held(self, length: int) -> int:
-        """Requests of ``length`` tokens that both pools hold at once and that may run."""
+        """Number of requests of ``length`` tokens that fit both pools and the limit on running requests at once."""
         return self._held(self.full, self.sliding, length)
 
     def held_if_sized_for(self, length: int) -> int:
-        """The same for pools that are sized for requests of that length."""
+        """:meth:`held` of pools that are sized for requests of ``length`` tokens."""
         other = solve(self.demand, self.budget, self.full_cell, self.sliding_cell, self.limit, self.stock, length)
         return self._held(other.full, other.sliding, length)
 
@@ -86,17 +87,17 @@ _STATE = _State()
 
 
 def sized(how: Sized) -> None:
-    """The pools of this process were sized."""
+    """Record how the pools of this process were sized."""
     _STATE.sized = how
 
 
 def refused(pool: str) -> None:
-    """A request was not admitted because ``pool``, "full" or "sliding", has no room for it."""
+    """Record that a request was not admitted because ``pool``, "full" or "sliding", has no room for it."""
     _STATE.refused = pool
 
 
 def retracted(pool: str) -> None:
-    """Running requests are retracted because ``pool`` has no room for a decode step."""
+    """Record that running requests are retracted because ``pool`` has no room for a decode step."""
     if pool == "full":
         BOUND.retracted_by_full += 1
     else:
@@ -104,7 +105,7 @@ def retracted(pool: str) -> None:
 
 
 def looked(waiting: int, running: dict[str, int], limit: int, now: float | None = None) -> str | None:
-    """Take a sample; the line for the log where there is something new to say, else None.
+    """Take a sample. Returns the line for the log, or None if there is nothing new to say.
 
     Args:
         waiting: requests in the queue.
@@ -138,7 +139,7 @@ def looked(waiting: int, running: dict[str, int], limit: int, now: float | None 
 
 
 def _report(before: Bound, seconds: float) -> str | None:
-    """The line about the time since ``before``, or None where it says nothing new."""
+    """The line about the time since ``before``, or None if it says nothing new."""
     since = Bound(**{name: value - getattr(before, name) for name, value in vars(BOUND).items()})
     retractions = since.retracted_by_full + since.retracted_by_sliding
     shares = {"full": since.by_full / seconds, "sliding": since.by_sliding / seconds}
@@ -164,14 +165,14 @@ def _report(before: Bound, seconds: float) -> str | None:
 
 
 def _length(since: Bound) -> int:
-    """Tokens of a request on average: of those that ended, else of those that run."""
+    """Average tokens of the requests that ended, or else of those that are running."""
     if since.finished:
         return since.finished_tokens // since.finished
     return sum(_STATE.running.values()) // len(_STATE.running) if _STATE.running else 0
 
 
 def _advice(length: int) -> tuple[int, str]:
-    """The length to size the pools for, or 0 where that would not help, and what it gains."""
+    """The length to size the pools for, and what that gains; 0 and "" if it would not help."""
     step = 100 if length < 10_000 else 1000
     length = max(step, -(-length // step) * step)
     how = _STATE.sized
@@ -182,7 +183,7 @@ def _advice(length: int) -> tuple[int, str]:
 
 
 def sample(scheduler: Any) -> None:
-    """Take a sample of SGLang's ``Scheduler`` if the last one is old enough, and write the line that it gives to the log."""
+    """Take a sample of SGLang's ``Scheduler`` if the last one is old enough, and log the line that it gives."""
     now = time.monotonic()
     if now - _STATE.looked < LOOK_SECONDS:
         return

@@ -1,4 +1,4 @@
-"""Calculates what fits a card: weights, KV pools and requests at once, for stock SGLang 0.5.23 beside this package."""
+"""Calculates what fits a GPU: weights, KV pools and concurrent requests, for stock SGLang 0.5.23 and this package."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,16 @@ GIB, MIB = reserve.GIB, reserve.MIB
 EVICTION_INTERVAL = 128  # tokens; SGLANG_SWA_EVICTION_INTERVAL
 IMAGE_CACHE = 100 * MIB  # SGLANG_VLM_CACHE_SIZE_MB, kept out of the pools of every server that takes images
 FEATURE_POOL = GIB
-"""SGLANG_MM_FEATURE_CACHE_MB, of a server whose images stay on the card (patch ``image_transport``). SGLang keeps it out of the pools, and
-the tokenizer's process has taken it already when they are sized (entrypoints/engine.py:1339), so it counts twice where
-``feature_memory`` gives nothing back (``fractions.budget``)."""
+"""Bytes of SGLANG_MM_FEATURE_CACHE_MB, on a server whose images stay on the GPU (patch ``image_transport``).
+
+SGLang subtracts them from the pools, although the tokenizer process has already allocated them when the pools are
+sized (entrypoints/engine.py:1339). They count twice unless ``feature_memory`` gives them back (``fractions.budget``).
+"""
 
 
 @dataclass(frozen=True)
 class Card:
-    """A card: its name in tables and its memory in MiB as nvidia-smi lists it."""
+    """A GPU: its name in tables and its memory in MiB as nvidia-smi lists it."""
 
     name: str
     mib: float
@@ -30,7 +32,7 @@ class Card:
 
     @property
     def hopper(self) -> bool:
-        """Whether it is taken for one of compute capability 9.0, by its memory."""
+        """Whether the GPU is assumed to have compute capability 9.0, judged by its memory."""
         return 78 * 1024 <= self.mib < 160 * 1024
 
     @property
@@ -40,7 +42,7 @@ class Card:
 
     @property
     def most_decode(self) -> int:
-        """The largest batch that SGLang captures by default, on one or two cards."""
+        """The largest decode batch that SGLang captures by default, on one or two GPUs."""
         return 8 if self.mib < 20 * 1024 else 48 if self.mib < 35 * 1024 else 32 if self.mib < 60 * 1024 else 256
 
 
@@ -52,10 +54,10 @@ KNOWN_AS = {"rtx4090": "24 GB", "l4": "24 GB", "rtx5090": "32 GB", "l40s": "48 G
 
 
 def card(said: str) -> Card:
-    """A card by its name (``H100``), its size in tables (``80`` or ``80GB``), or GiB of memory.
+    """A GPU by its name (``H100``), its size in tables (``80`` or ``80GB``), or GiB of memory.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: ``said`` is none of these.
     """
     word = said.lower().replace(" ", "").removesuffix("gb")
     name = KNOWN_AS.get(word, f"{word} GB")
@@ -74,7 +76,8 @@ def card(said: str) -> Card:
 class Server:
     """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size.
 
-    ``on_card``: under the package images stay on cards not too small (patch ``image_transport``), unless --mm-feature-transport cpu.
+    ``on_card``: False for --mm-feature-transport cpu. Otherwise the package keeps images on a GPU that is large enough
+    (patch ``image_transport``).
     """
 
     mtp: bool
@@ -87,7 +90,7 @@ class Server:
 
     @property
     def limit(self) -> int | None:
-        """The most requests that run; None: as many as the pools hold."""
+        """The most requests that may run; None: as many as the pools hold."""
         return self.running or (swa_ratio.CONCURRENT if self.mtp else None)
 
     def chunk_on(self, where: Card) -> int:
@@ -97,7 +100,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Pools:
-    """Tokens of the full and of the sliding pool, and what a running request holds of the latter at most."""
+    """Tokens of the full and of the sliding pool, and the most sliding tokens that a running request holds."""
 
     full: int
     sliding: int
@@ -105,25 +108,32 @@ class Pools:
     limit: int | None = None
 
     def requests(self, length: int) -> int:
-        """How many requests of ``length`` tokens run at once: all their tokens in the full pool, what they hold at most in the other."""
+        """How many requests of ``length`` tokens run at once.
+
+        Each holds all its tokens in the full pool, and at most ``per_request`` in the sliding pool.
+        """
         fit = min(self.full // length, self.sliding // min(length, self.per_request))
         return fit if self.limit is None else min(fit, self.limit)
 
 
 def at_first(where: Card, server: Server, *, package: bool = True) -> float:
-    """Bytes free before the weights are loaded; a tokenizer's process that keeps image features on the card has its own by then."""
+    """Bytes free before the weights are loaded.
+
+    A tokenizer process that keeps image features on the GPU has allocated its memory by then.
+    """
     return where.free - (FEATURE_POOL + feature_memory.FRONT_END if package and features_on_card(where, server) else 0.0)
 
 
 def features_on_card(where: Card, server: Server) -> bool:
-    """Whether the package keeps image features on the card."""
+    """Whether the package keeps image features on the GPU."""
     return server.images and server.on_card and server.tp == 1 and where.mib * MIB >= reserve.FEATURES_ON_CARD
 
 
 def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True, reserved: bool = False) -> float:
-    """Bytes for KV at this --mem-fraction-static; not above 0 where weights leave none. Of a package's server see ``fractions.budget`` too.
+    """Bytes for KV at this --mem-fraction-static; 0 or negative if the weights leave none.
 
-    ``reserved``: with the calculated reserve, under which the feature pool counts once.
+    ``fractions.budget`` adds what this package gives back. ``reserved``: the calculated reserve is in force, under which
+    the feature pool counts once.
     """
     left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
@@ -135,7 +145,10 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, packag
 
 
 def _copied(needed: Need, part: float) -> float:
-    """Bytes of the copies that ``dense_copies`` makes on a server with ``part`` bytes of a card, where levels stay as they are loaded."""
+    """Bytes of the bfloat16 copies that ``dense_copies`` makes on a server with ``part`` bytes of a GPU.
+
+    0 where the 4-bit values are repacked for Marlin instead of staying as loaded, or the copies do not fit.
+    """
     on = all(switches.part_is_on(name, "SGLANG_GEMMA4_FEW_ROW_LINEAR") for name in ("four_bit_linear", "dense_copies"))
     if switches.four_bit_rows((9, 0)) == 0 or not on:
         return 0.0
@@ -145,7 +158,7 @@ def _copied(needed: Need, part: float) -> float:
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:
     """What requests need on a server with pages of one token, the overlap scheduler, the radix cache, and ``own_window`` active."""
     return swa_sizing.Demand(
-        window=needed.window - 1,  # SGLang keeps one key less than the config's sliding_window: a token's own key is the last of it
+        window=needed.window - 1,  # SGLang keeps one key fewer than sliding_window, which includes the token's own
         page=1,
         eviction_interval=EVICTION_INTERVAL,
         draft_tokens=draft_tokens if mtp else 0,
@@ -158,7 +171,10 @@ def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4,
 
 
 def priced_by_stock(needed: Need, mtp: bool) -> swa_sizing.Stock:
-    """SGLang's own prices (``pool_configurator.py:733-801``): every layer has buffers, a draft layer is priced as a full one."""
+    """Bytes per token as SGLang counts them (``pool_configurator.py:733-801``).
+
+    Every layer has buffers, and a draft layer counts as a full one.
+    """
     return swa_sizing.Stock(needed.all_full + (needed.draft_layers * needed.full_layer if mtp else 0), needed.all_sliding)
 
 
@@ -170,10 +186,10 @@ def stock(needed: Need, left: float, server: Server) -> Pools:
 
 
 def by_window(needed: Need, left: float, server: Server, where: Card = CARDS["80 GB"], length: int | None = None) -> Pools:
-    """The package's default for ``left`` bytes; ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``.
+    """The package's default pools for ``left`` bytes; ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``.
 
     Raises:
-        ValueError: they do not hold one request.
+        ValueError: ``left`` bytes do not hold one request.
     """
     asks = demand(needed, mtp=server.mtp, chunk=server.chunk_on(where), draft_tokens=server.draft_tokens)
     priced = priced_by_stock(needed, server.mtp)

@@ -81,8 +81,8 @@ def rows(
     Args:
         fraction: --mem-fraction-static; None: SGLang's own, and the one that the calculated reserve leaves.
         length: ``SGLANG_GEMMA4_REQUEST_TOKENS``, or None.
-        scale_bytes: of each token's head in the KV cache, beside its elements.
-        forms: of the weights, None: bfloat16; those that do not divide a size have no row of it.
+        scale_bytes: bytes of scales per token and head in the KV cache, in addition to its elements.
+        forms: formats of the weights, None for bfloat16. A size whose dimensions a format does not divide gets no row.
     """
     for name, form in itertools.product(names, forms):
         if form is not None and name in SIZES and size_problem(target(name)["text_config"], form):
@@ -98,7 +98,7 @@ def rows(
 
 
 def _fractions(needed: Need, where: Card, server: Server, given: float | None, length: int | None) -> list[tuple[str, float, str]]:
-    """Each row's engine, fraction, and which of :data:`CHOICES` it is."""
+    """Each row's engine, fraction, and key of :data:`CHOICES`."""
     if given is not None:
         return [(engine, given, "given") for engine in ("stock", "package")]
     by_rule, calculated = fractions.both(needed, where, server)

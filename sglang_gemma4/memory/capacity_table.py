@@ -1,4 +1,4 @@
-"""``sglang-gemma4 capacity``: which model fits which GPU, with how many tokens and requests at once, stock beside this package."""
+"""``sglang-gemma4 capacity``: which model fits which GPU, with how many tokens and requests, in stock and here."""
 
 import argparse
 import itertools
@@ -15,21 +15,24 @@ from sglang_gemma4.tiny.quantisation import FORMATS, Format, format_of
 from sglang_gemma4.tiny.real_sizes import SIZES, target
 
 WITH_SCALES = ("int8_per_token_head", "fp8_per_token_head")
-"""``kernels.kv_cache.formats``, whose module needs torch."""
+"""The names in ``kernels.kv_cache.formats``, repeated here because that module needs torch."""
 PLACE = ("model", "weights", "GPU", "MTP")
 FOUND = ("engine", "fraction", "chosen by", "KV GiB", "full tokens", "sliding tokens", *(f"{prompt:,}" for prompt in PROMPTS))
 NUMBERS = (1, 3, 4, 5, 6, 7, 8, 9)
-"""Of :data:`FOUND`, the columns of numbers."""
+"""Indices in :data:`FOUND` of the columns that hold numbers."""
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Markdown, a row for each engine."""
+    """A Markdown table of ``rows``."""
     heads = [*PLACE, *FOUND[:6], *(f"requests of {prompt}" for prompt in FOUND[6:])]
     return "\n".join(terminal.markdown(heads, [_place(row) + _found(row, 10) for row in rows], _right(len(PLACE))))
 
 
 def text(rows: Sequence[Row], limit: int | None) -> str:
-    """For a terminal of ``limit`` columns: one table where it fits, else one for each model, GPU and MTP; None: one table."""
+    """Text for a terminal of ``limit`` columns.
+
+    One table if it fits or ``limit`` is None, else one for each model, GPU and MTP.
+    """
     flat = terminal.table([*PLACE, *FOUND], [_place(row) + _found(row) for row in rows], _right(len(PLACE)))
     lines = flat if limit is None or max(map(len, flat)) <= limit else _grouped(rows, limit)
     chosen = "; ".join(f"{name} ({what})" for name, what in CHOICES.items() if name in {row.chosen_by for row in rows})
@@ -41,7 +44,7 @@ def text(rows: Sequence[Row], limit: int | None) -> str:
 
 
 def _grouped(rows: Sequence[Row], limit: int) -> list[str]:
-    """A heading for each model, GPU and MTP, and below it what its engines have; columns of two words have two lines of head."""
+    """A heading for each model, GPU and MTP, with its engines' rows below. Column names of two words take two lines."""
     heads = ("", "", "chosen", "KV", "full", "sliding", ""), ("engine", "fraction", "by", "GiB", "tokens", "tokens", *FOUND[6:])
     cells = [*heads, *(_found(row) for row in rows)]
     wide, narrow = (terminal.table((), cells, _right(0), gap=gap) for gap in ("  ", " "))
@@ -62,7 +65,7 @@ def _place(row: Row) -> list[str]:
 
 
 def _found(row: Row, columns: int = 0) -> list[str]:
-    """What an engine has; ``columns`` cells where a problem, which is one, stands for the last ones."""
+    """Cells of what an engine has. A problem takes one cell, and empty cells fill the row up to ``columns``."""
     cells = [row.engine, f"{row.fraction:.3f}", row.chosen_by, f"{max(0.0, row.kv_bytes) / GIB:.1f}"]
     if row.pools is None:
         return [*cells, row.problem, *[""] * (columns - len(cells) - 1)]
@@ -151,6 +154,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _forms(said: Sequence[str]) -> list[Format | None]:
-    """The formats asked for, None: bfloat16."""
+    """The formats that were asked for; None stands for bfloat16."""
     names = ["bfloat16", *FORMATS] if "all" in said else said
     return [None if name == "bfloat16" else format_of(name) for name in names]

@@ -1,13 +1,14 @@
-"""What an EAGLE-3 draft's KV takes: SGLang prices each of its layers as one of the target's full layers, whatever its heads are.
+"""Bytes per token of an EAGLE-3 draft's KV.
 
-On E2B, E4B and 12B a draft of 8 heads of 128 takes twice the bytes of such a layer, and the pools would be larger than their budget.
+SGLang counts each draft layer as one of the target's full layers, whatever its heads are. On E2B, E4B and 12B a draft
+of 8 heads of 128 takes twice the bytes of such a layer, and the pools would be larger than their budget.
 """
 
 from typing import Any
 
 
 def price(sizes: Any, kvc: Any) -> None:
-    """Price the draft's own pool, one slot for each full token, by the draft's config, as SGLang does for DFlash.
+    """Count the draft's own pool, one slot for each full token, by the draft's config, as SGLang does for DFlash.
 
     Args:
         sizes: a ``HybridSWAPoolConfigurator`` that has counted the draft's layers; those in a fused pool are no longer among them.

@@ -1,10 +1,10 @@
-"""What image features on the card take comes out of the memory kept beside weights and KV, not out of KV.
+"""Charges image features on the GPU to the memory kept beside weights and KV, not to KV.
 
-With ``--mm-feature-transport cuda_ipc`` (patch ``image_transport``) the tokenizer's process has a CUDA context and a pool of features on
-the card. Both are there before the weights are, and SGLang keeps the pool's bytes out of KV once more: 2.3 GiB fewer for KV at the same
-``--mem-fraction-static`` than with features in the CPU's memory (26B-A4B on an H100 at 0.85: 14.5 for 16.8, run 2026-11-28-26b-h100-cells).
-What is kept beside weights and KV, at 0.85 some 11.5 GiB, has room for them: KV gets them back, as far as the calculated reserve and
-``reserve.MARGIN`` stay.
+With ``--mm-feature-transport cuda_ipc`` (patch ``image_transport``) the tokenizer process has a CUDA context and a pool
+of features on the GPU. Both exist before the weights are loaded, and SGLang subtracts the pool's bytes from KV again.
+On 26B-A4B (H100, ``--mem-fraction-static`` 0.85) KV gets 14.5 GiB instead of the 16.8 with features in CPU memory (run
+2026-11-28-26b-h100-cells). The memory kept beside weights and KV, some 11.5 GiB at 0.85, has room for both. KV gets
+their bytes back as long as the calculated reserve and ``reserve.MARGIN`` remain.
 """
 
 from typing import Any
@@ -14,9 +14,11 @@ from sglang_gemma4.patching import switches
 
 NAME, SWITCH = "feature_memory", "SGLANG_GEMMA4_POOL_SIZES"
 FRONT_END = 0.55 * GIB
-"""The CUDA context of the tokenizer's process: 0.46 GiB on an H100 ("avail mem" beside "Load weight begin", run 2026-11-26-26b-h100-peer),
-0.6 on an H200, of whose 2.36 GiB less at 0.85 it is the rest (68.377 to 66.016 GiB, runs 2026-11-22-26b-kernels-serve and
-2026-11-24-26b-beside-vllm)."""
+"""The CUDA context of the tokenizer process: 0.46 GiB on an H100 and 0.6 GiB on an H200.
+
+H100: "avail mem" beside "Load weight begin" (run 2026-11-26-26b-h100-peer). H200: the rest of the 2.36 GiB that KV has
+less at 0.85 (runs 2026-11-22-26b-kernels-serve and 2026-11-24-26b-beside-vllm).
+"""
 ON_CARD = "cuda_ipc"
 
 
@@ -29,22 +31,26 @@ def given_back(pool: float, fraction: float, before: float, needed: float) -> fl
     """Bytes that KV gets back.
 
     Args:
-        pool: of the features' pool.
-        fraction: ``--mem-fraction-static``; of ``before``, the bytes that were free when weights began to load, it keeps 1 - fraction.
-        needed: bytes of the calculated reserve (``Reserve.total``); they and ``reserve.MARGIN`` are not touched. The pool's bytes, which
-            SGLang keeps for a process that has taken them already, count to what is kept.
+        pool: bytes of the feature pool.
+        fraction: ``--mem-fraction-static``; SGLang keeps 1 - fraction of ``before``.
+        before: bytes that were free when weights began to load.
+        needed: bytes of the calculated reserve (``Reserve.total``). They and ``reserve.MARGIN`` are not touched. The
+            pool's bytes, which SGLang keeps for a process that has taken them already, count as kept.
     """
     kept = (1 - fraction) * before + pool
     return max(0.0, min(taken(pool, fraction), kept - needed - MARGIN))
 
 
 def taken(pool: float, fraction: float) -> float:
-    """Bytes that features on the card take of KV: SGLang gives KV its fraction of what is free, and keeps the pool once more."""
+    """Bytes that KV loses to features on the GPU.
+
+    SGLang gives KV its fraction of what is free, and subtracts the pool again.
+    """
     return pool + fraction * (pool + FRONT_END)
 
 
 def features_on_card(kvc: Any) -> bool:
-    """Whether image features take memory of the card on the server of a ``KVCacheConfigurator``."""
+    """Whether image features take GPU memory on the server of a ``KVCacheConfigurator``."""
     from sglang.srt.runtime_context import get_mm
 
     return bool(kvc.model_config.is_multimodal) and get_mm().mm_feature_transport == ON_CARD

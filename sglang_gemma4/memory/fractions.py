@@ -40,7 +40,7 @@ def budget(needed: Need, where: Card, server: Server, fraction: float, *, reserv
 
 
 def both(needed: Need, where: Card, server: Server) -> tuple[float, float]:
-    """--mem-fraction-static: what SGLang chooses, and what the calculated reserve leaves (0.0 where the card has not that much)."""
+    """--mem-fraction-static: SGLang's choice, and what the calculated reserve leaves (0.0 if the GPU is too small)."""
     ran = steps(needed, where, server)
     vision = needed.vision if server.images else None
     most = min(size for size in (server.running, where.most_decode) if size)
@@ -50,9 +50,10 @@ def both(needed: Need, where: Card, server: Server) -> tuple[float, float]:
 
 
 def default(needed: Need, where: Card, server: Server, length: int | None = None) -> tuple[float, bool]:
-    """The --mem-fraction-static of a server of this package where the operator gives none, and whether the calculated reserve chose it.
+    """This package's --mem-fraction-static if the operator gives none, and whether the calculated reserve chose it.
 
-    It does where SGLang's own leaves less than one request (``reserve_fallback``); ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``.
+    The reserve does where SGLang's own fraction leaves less than one request (``reserve_fallback``). ``length`` is
+    ``SGLANG_GEMMA4_REQUEST_TOKENS``.
     """
     by_rule, _ = both(needed, where, server)
     kept = reserve.of(needed.text, needed.vision, steps(needed, where, server), server.tp).total

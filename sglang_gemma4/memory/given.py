@@ -1,4 +1,4 @@
-"""What the operator says about the server's memory in environment variables; read without SGLang, so that a start can refuse it."""
+"""Environment variables about the server's memory. Read without SGLang, so that a start can reject bad values."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sglang_gemma4.patching import switches
 
 SHORTEST, LONGEST = 16, 2**20
-"""Tokens of a typical request: below, any split of the pools is the same; above, no Gemma 4 has the context."""
+"""Range of tokens of a typical request. Below it any split of the pools is the same; no Gemma 4 has a longer context."""
 
 AUTO = "auto"
 MOST_GIB = 96
@@ -16,7 +16,7 @@ def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
     """Tokens of a typical request, prompt and answer together, or None if the operator does not say.
 
     Raises:
-        SwitchError: it is no whole number from :data:`SHORTEST` to :data:`LONGEST`.
+        SwitchError: the value is not a whole number from :data:`SHORTEST` to :data:`LONGEST`.
     """
     given = environ.get(switches.REQUEST_TOKENS, "").strip()
     if not given:
@@ -30,10 +30,10 @@ def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def reserve_gib(environ: Mapping[str, str] = os.environ) -> float | str | None:
-    """GiB to keep out of weights and KV, :data:`AUTO` for as many as ``memory/reserve.py`` calculates, or None: by SGLang's rule.
+    """GiB to keep beside weights and KV, :data:`AUTO` for what ``memory/reserve.py`` calculates, None for SGLang's rule.
 
     Raises:
-        SwitchError: it is neither :data:`AUTO` nor a number above 0 and up to :data:`MOST_GIB`.
+        SwitchError: the value is neither :data:`AUTO` nor a number above 0 and up to :data:`MOST_GIB`.
     """
     given = environ.get(switches.RESERVE_GIB, "").strip().lower()
     if given in ("", AUTO):
@@ -51,7 +51,7 @@ def reserve_gib(environ: Mapping[str, str] = os.environ) -> float | str | None:
 
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """One message for each variable that holds no such value."""
+    """One message for each variable whose value is invalid."""
     found = []
     for read in (request_tokens, reserve_gib):
         try:

@@ -1,8 +1,8 @@
-"""What admission may count on while a prompt's prefix is still on the host (HiCache).
+"""Admission of a prompt whose cached prefix is still partly on the host (HiCache).
 
-A prefix is found with a window of which the older part may be on the host and the newer one on the card. Reading it back locks the
-latter, too. SGLang's ``PrefillAdder`` compares what the request needs with what is free or evictable before that, and so counts slots as
-evictable that are about to be locked.
+The older part of the prefix's window may be on the host and the newer part on the GPU. Loading the older part back
+also locks the newer one. SGLang's ``PrefillAdder`` compares what the request needs with free and evictable slots before
+that lock. It therefore counts slots as evictable that are about to be locked.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 def with_its_window_locked(
     original: Callable[..., Any], adder: Any, req: Any, *, host_hit_length: int, swa_host_hit_length: int, **given: Any
 ) -> Any:
-    """Around ``PrefillAdder._select_prefill_admission``: what ``req`` is to read back is locked meanwhile, as the copy will lock it.
+    """Around ``PrefillAdder._select_prefill_admission``: lock the nodes that the load-back of ``req`` will lock.
 
-    A request that is refused with nobody beside it is asked for as SGLang does: it would wait for ever, and the locks of the prefix found
-    on the card go before its slots are allocated.
+    If the request is refused although no other request runs or was admitted, SGLang's own check decides. Otherwise the
+    request would wait for ever; the locks on its prefix on the GPU end before its slots are allocated.
     """
     given |= {"host_hit_length": host_hit_length, "swa_host_hit_length": swa_host_hit_length}
     if not (host_hit_length or swa_host_hit_length) or not _reads_back(adder):
@@ -31,7 +31,10 @@ def with_its_window_locked(
 
 
 def _reads_back(adder: Any) -> bool:
-    """Whether copies lock nodes of SGLang's tree, and sliding tokens are counted: not so with staging buffers and external linkers."""
+    """Whether load-backs lock nodes of SGLang's tree, and the budget counts sliding tokens.
+
+    False with staging buffers and external linkers.
+    """
     cache = adder.tree_cache
     ours = type(cache) is UnifiedRadixCache and cache.buffer_pipeline is None and cache.linker is None
     return ours and isinstance(adder.memory_budget, SWAPrefillBudget) and not adder.memory_budget.req_ring

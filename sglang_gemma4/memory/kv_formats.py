@@ -1,4 +1,4 @@
-"""How SGLang comes to build pools of a format with scales by token and head, and what it counts for them."""
+"""Hooks that make SGLang build KV pools with scales per token and head, and count the bytes of these scales."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ from sglang_gemma4.kernels.kv_cache.formats import FORMATS, SCALE_BYTES, named
 
 
 def offer(_result: None, parser: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``add_cli_args_from_dataclass``: --kv-cache-dtype takes the formats' names."""
+    """After ``add_cli_args_from_dataclass``: --kv-cache-dtype accepts the formats' names."""
     for action in parser._actions:
         if action.dest == "kv_cache_dtype" and action.choices is not None:
             action.choices = [*action.choices, *(name for name in FORMATS if name not in action.choices)]
 
 
 def resolve(original: Callable[..., Any], *, server_args_kv_cache_dtype: str, **others: Any) -> Any:
-    """Around ``configure_kv_cache_dtype``: the name and what memory holds it."""
+    """Around ``configure_kv_cache_dtype``: for our formats, the name and the dtype that stores it."""
     kind = named(server_args_kv_cache_dtype)
     if kind is None:
         return original(server_args_kv_cache_dtype=server_args_kv_cache_dtype, **others)
@@ -22,7 +22,7 @@ def resolve(original: Callable[..., Any], *, server_args_kv_cache_dtype: str, **
 
 
 def pool_class(original: Callable[..., Any], configurator: Any, *, kind: str, default: type) -> Any:
-    """Around ``KVCacheConfigurator._resolve_kv_pool_class``."""
+    """Around ``KVCacheConfigurator._resolve_kv_pool_class``: our pool class for our formats."""
     if kind != "mha" or named(configurator.kv_cache_dtype_str) is None:
         return original(configurator, kind=kind, default=default)
     from sglang_gemma4.attention.quantised_pool import PerTokenHeadPool
@@ -31,7 +31,7 @@ def pool_class(original: Callable[..., Any], configurator: Any, *, kind: str, de
 
 
 def count_scales(_result: None, sizes: Any, configurator: Any) -> None:
-    """After ``HybridSWAPoolConfigurator.__init__``: bytes of a token count its scales, of K and V and every KV head."""
+    """After ``HybridSWAPoolConfigurator.__init__``: bytes per token include the scales of K and V of every KV head."""
     if named(sizes.kv_cache_dtype_str) is None:
         return
     from sglang.srt.runtime_context import get_parallel
@@ -43,8 +43,10 @@ def count_scales(_result: None, sizes: Any, configurator: Any) -> None:
 
 
 def zero_scales(_result: Any, manager: Any, request: Any) -> None:
-    """After ``resume_memory_occupation``: the pools' memory came back with whatever it held, and a scale that is no number would spoil
-    sums in which its key does not count."""
+    """After ``resume_memory_occupation``: zero the scales, because the pools' memory comes back with arbitrary content.
+
+    A NaN scale would spoil sums in which its key does not count.
+    """
     if request.tags and "kv_cache" not in request.tags:
         return
     from sglang_gemma4.attention.quantised_pool import zero_scales as zero

@@ -7,7 +7,7 @@ dropped: list[int] = []
 """Layers of this process's model that ``without_unread`` left without buffers."""
 
 uncharged: list[int] = [0, 0]
-"""The draft's layers that ``draft_budget`` keeps out of the pools' price and SGLang would not: priced as full ones, as sliding ones."""
+"""Numbers of draft layers that SGLang would count in a token's bytes and ``draft_budget`` does not: [full, sliding]."""
 
 
 def layout_tag() -> str | None:
@@ -62,7 +62,10 @@ def drop_unread_layers(info: Any, *, model: Any, model_config: Any, is_draft_wor
 
 
 def name_stored_pages(name: str | None, _model_name: str | None, _host_pool: Any) -> str | None:
-    """After ``storage_model_name``: HiCache's storage finds pages by this name and does not know how many layers they hold."""
+    """After ``storage_model_name``: append the layout tag.
+
+    HiCache's storage finds pages by this name and does not know how many layers they hold.
+    """
     return "-".join(filter(None, (name, layout_tag()))) or name
 
 

@@ -1,4 +1,7 @@
-"""Memory kept beside weights and KV is calculated if asked for or where SGLang's leaves no pool; what is left is said."""
+"""Calculates the memory kept beside weights and KV if asked to, or where SGLang's rule leaves no pool.
+
+Once graphs are captured, the log says what is left unused.
+"""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +38,7 @@ def keep_what_is_needed(original: Callable[[Any], None], server_args: Any) -> No
 
 
 def size_pools(original: Callable[[Any, float], Any], kvc: Any, pre_model_load_memory: float) -> Any:
-    """Around ``_resolve_memory_pool_config``: where SGLang's own fraction leaves no pool for one request, the calculated reserve's."""
+    """Around ``_resolve_memory_pool_config``: keep the calculated reserve if SGLang leaves no pool for one request."""
     if kvc.is_draft_worker or not type(kvc.model).__name__.startswith("Gemma4"):
         return original(kvc, pre_model_load_memory)
     from sglang_gemma4.memory import reserve_fallback
@@ -47,10 +50,10 @@ def size_pools(original: Callable[[Any, float], Any], kvc: Any, pre_model_load_m
 
 
 def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwargs: Any) -> float:
-    """After ``mm_runtime_reservation_gb``: under a reserve of ours, not what the tokenizer's process has taken when pools are sized.
+    """After ``mm_runtime_reservation_gb``: with our reserve, do not reserve again what the tokenizer process took.
 
-    SGLang starts that process' part beside the weights (entrypoints/engine.py:1339) and then keeps as much out of the pools again. Should
-    the process be late, its pool takes a part of the reserve's safety.
+    That process allocates its pool while the weights load (entrypoints/engine.py:1339), and SGLang then subtracts as much
+    from the pools again. If the process is late, its pool takes a part of the reserve's safety.
     """
     from sglang.srt.environ import envs
 
@@ -63,12 +66,12 @@ def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwar
 
 
 def tell_what_is_left(_result: None, scheduler: Any) -> None:
-    """After ``Scheduler.init_all_cuda_graphs``, the last of a start to take memory."""
+    """After ``Scheduler.init_all_cuda_graphs``, the last step of a start that takes memory: log what is left."""
     from sglang_gemma4.memory import reserve_settings
 
     try:
         said, enough = reserve_settings.left(scheduler)
-    except Exception as error:  # a line of the log must not end a start
+    except Exception as error:  # a line of the log must not abort a start
         note(NAME, f"what is left unused is not known: {type(error).__name__}: {error}")
         return
     if said and enough:

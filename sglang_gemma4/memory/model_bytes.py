@@ -1,4 +1,4 @@
-"""Bytes that a Gemma 4 model takes of a card: weights, what is kept beside them, and KV of one token, from its config."""
+"""Bytes of GPU memory that a Gemma 4 model takes, from its config: weights, what is kept beside them, KV of one token."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,19 +9,22 @@ from sglang_gemma4.tiny import quantisation, real_sizes
 from sglang_gemma4.tiny.quantisation import Format
 
 BUFFERS = 0.08 * reserve.GIB
-"""What loading takes beside weights, the caches of sines and cosines and what :func:`_beside` counts: 0.07 to 0.1 GiB on E2B, E4B and
-26B-A4B (weights_gb of runs)."""
+"""Bytes that loading takes besides weights, the sine and cosine caches, and what :func:`_beside` counts.
+
+0.07 to 0.1 GiB on E2B, E4B and 26B-A4B (weights_gb of runs).
+"""
 LARGE, ROUNDED_TO = 10 * reserve.MIB, 2 * reserve.MIB
-"""PyTorch's allocator gives each tensor from the first on a block of its own, a multiple of the second."""
+"""PyTorch's allocator gives each tensor of at least ``LARGE`` bytes its own block, a multiple of ``ROUNDED_TO``."""
 
 
 @dataclass(frozen=True)
 class Need:
     """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
 
-    ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is one full layer's.
-    ``text`` and ``vision`` are configs (``models.plain_config``). ``written_out``: where a layer's 4-bit weights are written out on Hopper.
-    ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, where ``dense_copies`` has room for them.
+    ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is the KV of
+    one full layer. ``text`` and ``vision`` are configs (``models.plain_config``). ``written_out``: scratch in which a
+    layer's 4-bit weights are dequantised on Hopper. ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, if
+    the patch ``dense_copies`` has room for them.
     """
 
     weights: float
@@ -44,8 +47,8 @@ class Need:
 def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, form: Format | None = None) -> Need:
     """What one of ``tp`` ranks needs for a real size, from its config.
 
-    ``kv_bytes`` of an element of the KV cache, ``scale_bytes`` of each token's head beside its elements. ``form`` of the linear layers of
-    the language model; routers, embeddings, norms, towers and the draft stay in bfloat16.
+    ``kv_bytes``: bytes per element of the KV cache. ``scale_bytes``: bytes of scales per token and head. ``form``: format
+    of the language model's linear layers; routers, embeddings, norms, towers and the draft stay in bfloat16.
 
     Raises:
         ValueError: the size is unknown, the format does not divide it, or ``tp`` does not divide its query heads.
@@ -91,7 +94,10 @@ def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, fo
 
 
 def _written_out(text: Any, form: Format | None) -> float:
-    """Bytes for the largest dense product and the larger one of a layer's experts in bfloat16 (``kernels/written_out.py``)."""
+    """Bytes of the largest dense weight plus the larger weight of a layer's experts, in bfloat16.
+
+    This is the scratch of ``kernels/written_out.py``; 0 for other than 4-bit weights.
+    """
     if form is None or form.weights["num_bits"] != 4:
         return 0.0
     outputs = [(2 * layer.ffn, (layer.heads + 2 * layer.kv_heads) * layer.head_dim) for layer in model_shape.layers(text)]
@@ -101,7 +107,7 @@ def _written_out(text: Any, form: Format | None) -> float:
 
 
 def _dense_copies(parameters: dict[str, int], layers: list[Any], text: Any, form: Format | None) -> float:
-    """Bytes of a MoE's dense products' weights in bfloat16, without the routers; where values are the keys these lie there twice."""
+    """Bytes of a MoE's dense weights in bfloat16, without routers. K = V layers hold that projection twice."""
     if form is None or form.weights["num_bits"] != 4 or not text.enable_moe_block:
         return 0.0
     twice: int = sum(layer.kv_heads * layer.head_dim * text.hidden_size for layer in layers if layer.k_equals_v)
@@ -113,7 +119,7 @@ def _routers(text: Any) -> int:
 
 
 def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> float:
-    """Bytes of the language model's weights and scales; during the load of ``--quantization fp8`` it is the bfloat16 model's."""
+    """Bytes of the language model's weights and scales. Loading ``--quantization fp8`` takes the bfloat16 bytes."""
     if form is None:
         return 2.0 * sum(parameters.values())
     linear = parameters["dense gemm"] + parameters["moe experts"] - _routers(text)
@@ -121,9 +127,9 @@ def _weights(parameters: dict[str, int], text: Any, form: Format | None) -> floa
 
 
 def _beside(layers: list[Any], text: Any, form: Format | None, tp: int) -> float:
-    """Bytes that SGLang's linear layers take of a rank beside the checkpoint's weights.
+    """Bytes per rank that SGLang's linear layers take beyond the checkpoint's weights.
 
-    Where values are the keys ``qkv_proj`` holds these twice, and large tensors are rounded up.
+    In K = V layers ``qkv_proj`` holds that projection twice, and the allocator rounds large tensors up.
     """
     each, hidden = 2.0 if form is None else form.bytes_per_weight, text.hidden_size
     found = 0.0

@@ -1,12 +1,13 @@
 """A running request holds one sliding window, not two.
 
-SGLang locks a prompt's last window in the radix tree until the request ends, and keeps the window of the request's own tokens beside it.
-Here the first goes while it is not needed:
+SGLang locks a prompt's last window in the radix tree until the request ends, in addition to the window of the request's
+own tokens. This package gives up the prompt's window when it is not needed:
 
-- once a request's window has passed its prompt, it locks the prompt's full slots only (``window_pressure.unlock_passed``, always);
-- while sliding tokens are short, it takes the nodes of that window out of the tree and frees what its window passes
-  (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). That costs prefix hits on them until it ends, unless
-  HiCache has a copy on the host.
+- Once a request's window has passed its prompt, the request locks only the prompt's full slots
+  (``window_pressure.unlock_passed``, always).
+- While sliding tokens are short, the request takes the nodes of the prompt's window out of the tree and frees what its
+  own window passes (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). Until it ends, other
+  requests cannot hit these nodes, unless HiCache has a copy on the host.
 
 This module says whether that happens on a server, and counts it.
 """
@@ -24,7 +25,7 @@ NAME = "own_window"
 
 @dataclass
 class Counts:
-    """What was done in this process (a scheduler's) since it started."""
+    """What was done in this scheduler process since it started."""
 
     taken_back: int = 0  # times a running request took its prompt's last nodes out of the tree
     taken_tokens: int = 0  # tokens of those nodes
@@ -78,8 +79,8 @@ class Window:
     """What a running request of this server holds of the sliding pool, in tokens."""
 
     kept: int  # a window, in whole pages
-    interval: int  # SGLang frees what lies behind a window in pieces of so many tokens
-    most: int  # with what is not freed yet and what a step allocates ahead
+    interval: int  # SGLang frees what lies behind a window in pieces of this many tokens
+    most: int  # including what is not freed yet and what a step allocates ahead
     page: int
 
 
@@ -87,7 +88,7 @@ _windows: weakref.WeakKeyDictionary[Any, Window | None] = weakref.WeakKeyDiction
 
 
 def window_of(cache: Any, config: Any) -> Window | None:
-    """That of this tree cache, None where its requests are left to SGLang; why is said at the first call.
+    """The :class:`Window` of this tree cache, or None if its requests are left to SGLang. The first call says why.
 
     Args:
         config: SGLang's ``ModelConfig``.
@@ -118,7 +119,7 @@ def _look_at(cache: Any) -> Window | None:
 
 
 def cache_problem(cache: Any) -> str | None:
-    """Why nodes of this tree cannot go back to running requests, by what it was built of; or None."""
+    """Why nodes of this tree cannot go back to running requests, judged by the tree's components; or None."""
     from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWATokenToKVPoolAllocator
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType

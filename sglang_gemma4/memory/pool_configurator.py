@@ -52,7 +52,7 @@ class WindowAwarePoolConfigurator(HybridSWAPoolConfigurator):  # type: ignore[mi
 
 
 def describe(demand: swa_sizing.Demand, sizes: swa_sizing.Sizes, length: int | None) -> str:
-    """The line of the log about both pools; ``length`` is what the operator says of his requests, or None."""
+    """The log line about both pools; ``length`` is ``SGLANG_GEMMA4_REQUEST_TOKENS``, or None."""
     said = (
         f"pools by window: {sizes.full} full and {sizes.sliding} sliding tokens, for {sizes.running} running requests of up to "
         f"{demand.per_request} sliding tokens each and {sizes.idle} idle sessions, of {length or swa_sizing.REFERENCE} tokens"
@@ -63,7 +63,9 @@ def describe(demand: swa_sizing.Demand, sizes: swa_sizing.Sizes, length: int | N
 
 
 def stock(sizes: Any, kvc: Any) -> swa_sizing.Stock:
-    """What SGLang's own configurator prices: every decoder layer, also one that shares KV, and the draft's layers as the target's.
+    """Bytes per token as SGLang's own configurator counts them.
+
+    It counts every decoder layer, including those that share KV, and the draft's layers as the target's.
 
     Args:
         sizes: a ``HybridSWAPoolConfigurator`` of this package, which has the bytes of one layer.
@@ -99,7 +101,7 @@ def demand(kvc: Any) -> swa_sizing.Demand:
 def reason_against(kvc: Any) -> str | None:
     """Why this server's pools are left to SGLang, or None."""
     schedule = get_schedule()
-    given = kvc.server_args.swa_full_tokens_ratio  # as typed; what a model override declares is kept apart
+    given = kvc.server_args.swa_full_tokens_ratio  # as typed; model overrides are stored separately
     if given is not None:
         return f"--swa-full-tokens-ratio {given:g} was given"
     if get_disagg().disaggregation_mode == "decode":

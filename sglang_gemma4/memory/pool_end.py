@@ -1,15 +1,15 @@
-"""Where a pool ends while requests run: an answer ends with what it has, who was crowded out comes back, and nobody waits for ever.
+"""When a pool is exhausted: answers end with the tokens they have, retracted requests resume, and none waits for ever.
 
-``request_limit`` lets no request in that cannot be served on an empty server. What is left here:
+``request_limit`` rejects requests that cannot be served even on an empty server. The other cases are handled here:
 
-- **One request is left and has no room for its next step.** Stock ends it with status 500 and loses its tokens. If nobody else holds
-  memory, it has reached the end of the pool: it ends with ``length``. Else it waits, as other retracted requests do: a prompt that is
-  being prefilled in chunks holds memory, too, and is not in the batch.
-- **A server where nothing runs refuses the first request that waits**, in every pass: a prefix that it found in the cache locks a window,
-  beside which a sliding pool that holds the whole request has no room for the rest. The rest goes in smaller chunks; where that is no way
-  out (unified memory, a prefix on the host), the request gives its prefix up. If it is refused on an empty server all the same, it ends:
-  with ``length`` if it has an answer already, else with status 400.
-- **A server where nothing runs does not go on with a prompt in chunks.** It ends with status 400.
+- **One request is left and has no room for its next step.** Stock ends it with status 500 and loses its tokens. If
+  nothing else holds memory, the request has reached the end of the pool and ends with ``length``. Otherwise it waits,
+  like other retracted requests: a chunked prompt, for example, holds memory without being in the batch.
+- **A server where nothing runs refuses the first waiting request** in every pass. The request's cached prefix locks a
+  window, and a sliding pool that holds the whole request may lack room for the rest beside it. The rest is prefilled in
+  smaller chunks. If that does not help (unified memory, a prefix on the host), the request gives up its prefix. If it
+  is refused on an empty server all the same, it ends: with ``length`` if it has an answer, else with status 400.
+- **A server where nothing runs does not continue a chunked prompt.** The prompt ends with status 400.
 """
 
 import logging
@@ -24,12 +24,12 @@ from sglang_gemma4.models.config_files import named_gemma4
 
 logger = logging.getLogger(__name__)
 LAST = "Out of memory even after retracting all other requests"
-"""How ``ScheduleBatch.retract_decode`` begins what it says of the last request."""
+"""Start of the message of ``ScheduleBatch.retract_decode`` about the last request."""
 COLD = "#without-prefix-"
-"""Begins the namespace of the radix tree in which a request finds nothing."""
+"""Starts the suffix that gives a request an empty namespace of the radix tree."""
 
 _scheduler: Any = None
-"""That whose batch is being prepared for a decode step."""
+"""The scheduler whose batch is being prepared for a decode step, or None."""
 _ended: list[Any] = []
 """Requests of that batch that reached the end of the pool."""
 _refused: Any = None
@@ -37,7 +37,7 @@ _refused: Any = None
 
 
 def decode(original: Callable[[Any, Any], Any], scheduler: Any, batch: Any) -> Any:
-    """Around ``Scheduler.update_running_batch``: who reached the end of the pool is answered."""
+    """Around ``Scheduler.update_running_batch``: answer requests that reached the end of the pool."""
     global _scheduler
     _scheduler = scheduler
     try:
@@ -67,7 +67,7 @@ def retract(original: Callable[[Any], tuple[list[Any], float, list[Any]]], batch
 
 
 def _held_by_others(batch: Any) -> bool:
-    """Whether somebody beside the one request of ``batch`` holds tokens: a prompt in chunks or beside the batch, or a session."""
+    """Whether anything but the one request of ``batch`` holds tokens: a prompt outside the batch, or a session."""
     from sglang.srt.utils.common import ceil_align
 
     own = ceil_align(batch.reqs[0].kv.kv_allocated_len, batch.tree_cache.page_size)
@@ -75,7 +75,7 @@ def _held_by_others(batch: Any) -> bool:
 
 
 def _held(cache: Any) -> int:
-    """Full tokens that nobody can have now; in unified memory, where room for them varies, those that the tree locks."""
+    """Full tokens that cannot be allocated now; in unified memory, whose capacity varies, those that the tree locks."""
     allocator = cache.token_to_kv_pool_allocator
     if full_worth(allocator) is not None:
         return int(cache.full_protected_size())
@@ -83,7 +83,7 @@ def _held(cache: Any) -> int:
 
 
 def _end(batch: Any) -> None:
-    """The one request of a batch ends with the tokens that it has, and its memory is free."""
+    """End the only request of a batch with the tokens that it has, and free its memory."""
     from sglang.srt.mem_cache.common import release_kv_cache
 
     req = batch.reqs[0]
@@ -114,16 +114,16 @@ def _is_decode_server() -> bool:
 
 
 def note_refused(result: Any, adder: Any, req: Any, *_args: Any, truncation_align_size: int | None = None, **_kwargs: Any) -> None:
-    """After ``PrefillAdder.add_one_req``: no memory, or none for the least chunk of a server whose chunks are aligned."""
+    """After ``PrefillAdder.add_one_req``: record a request that got no memory, or none for the smallest aligned chunk."""
     global _refused
     unaligned = truncation_align_size is not None and adder.prefill_delayer_single_pass is None and result.name == "OTHER"
     _refused = req if result.name == "NO_TOKEN" or unaligned else None
 
 
 def never_fits(original: Callable[..., bool], budget: Any, extend_input_len: int, max_new_tokens: int, **given: Any) -> bool:
-    """Around ``SWAPrefillBudget.swa_never_fits``: a chunk is cut to the sliding pool, and also to what the request's own prefix leaves.
+    """Around ``SWAPrefillBudget.swa_never_fits``: also cut a chunk that does not fit beside the request's own prefix.
 
-    Where somebody runs, or was admitted in this pass, more may become free: the request waits.
+    If another request runs, or was admitted in this pass, more tokens may become free, and the request waits.
     """
     if original(budget, extend_input_len, max_new_tokens, **given):
         return True
@@ -134,9 +134,9 @@ def never_fits(original: Callable[..., bool], budget: Any, extend_input_len: int
 
 
 def admit_whole(original: Callable[..., tuple[bool, int | None]], budget: Any, **asked: Any) -> tuple[bool, int | None]:
-    """Around ``SWAPrefillBudget.check_prefill``: without chunks a prompt is admitted that the sliding pool holds, if it has the server.
+    """Around ``SWAPrefillBudget.check_prefill``: without chunks, admit a prompt that the idle sliding pool holds.
 
-    SGLang asks for a page more. A request of the full pool's size that was retracted would never come back.
+    SGLang requires one more page, so a retracted request of the full pool's size would never come back.
     """
     admitted = original(budget, **asked)
     if admitted[0] or asked["chunk_limit"] is not None or budget.req_ring or budget.total_offset or budget.swa_offset:
@@ -146,10 +146,10 @@ def admit_whole(original: Callable[..., tuple[bool, int | None]], budget: Any, *
 
 
 def admit_by_tokens(original: Callable[[Any, Any], Any], adder: Any, req: Any) -> Any:
-    """Around ``PrefillAdder.add_one_req_ignore_eos``, which serves requests of a known length where there is no radix cache.
+    """Around ``PrefillAdder.add_one_req_ignore_eos``, for requests of a known length where there is no radix cache.
 
-    On an empty server it refuses some that fit: it does not cut a chunk to a small sliding pool, and keeps tokens spare. Those go the way
-    of all others.
+    On an empty server it refuses some that fit: it does not cut a chunk to a small sliding pool, and keeps tokens spare.
+    Those requests go through ``add_one_req``.
     """
     result = original(adder, req)
     if result.name != "NO_TOKEN" or adder.can_run_list or (adder.running_batch is not None and adder.running_batch.reqs):
@@ -162,7 +162,10 @@ def admit_by_tokens(original: Callable[[Any, Any], Any], adder: Any, req: Any) -
 
 
 def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Scheduler._get_new_batch_prefill_raw``: if nothing runs, nor can begin to, the first request goes on cold or makes way."""
+    """After ``Scheduler._get_new_batch_prefill_raw``: break a standstill, where nothing runs and nothing can start.
+
+    The refused request gives up its cached prefix, or ends; a chunked prompt ends.
+    """
     global _refused
     refused, _refused = _refused, None
     batch, running = result
@@ -175,7 +178,7 @@ def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kw
 
 
 def _stands_alone(scheduler: Any, refused: Any) -> bool:
-    """Whether no other queue, rank, session or copy under way can give memory back. A session that can has given it."""
+    """Whether no other queue, rank, session or copy under way can give memory back. Frees a session that can."""
     from sglang.srt.runtime_context import get_disagg, get_parallel
 
     return (
@@ -209,7 +212,7 @@ def _make_way(scheduler: Any, req: Any) -> None:
 
 
 def _abort_chunked(scheduler: Any) -> None:
-    """The next pass ends the prompt (``Scheduler.process_pending_chunked_abort``)."""
+    """Mark the chunked prompt, so that the next pass ends it (``Scheduler.process_pending_chunked_abort``)."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     req = scheduler.chunked_req

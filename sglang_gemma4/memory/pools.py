@@ -1,4 +1,4 @@
-"""Pools of KV: their sizes, what is admitted to them, and their end."""
+"""Hooks for the KV pools: sizes, refused and retracted requests, and checks at the start."""
 
 import logging
 from collections.abc import Callable
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
-    """A provider of SGLang's model-override registry: the fields it declares, here ``swa_full_tokens_ratio`` or none."""
+    """A provider for SGLang's model-override registry. Returns the fields it sets: ``swa_full_tokens_ratio`` or none."""
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
     from sglang_gemma4.memory import swa_ratio
@@ -53,7 +53,7 @@ def with_ours(architecture: str) -> list[Any]:
 
 
 def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
-    """The configurator of a hybrid Gemma 4 target; every other model's is SGLang's."""
+    """Our configurator for a hybrid Gemma 4 target, SGLang's for every other model."""
     made = original(kvc)
     if kvc.is_draft_worker or type(made).__name__ != "HybridSWAPoolConfigurator" or not type(kvc.model).__name__.startswith("Gemma4"):
         return made
@@ -68,7 +68,7 @@ def size_by_window(original: Callable[[Any], Any], kvc: Any) -> Any:
 
 
 def note_refusal(result: Any, adder: Any, req: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``PrefillAdder.add_one_req``: if tokens are missing, those of which pool."""
+    """After ``PrefillAdder.add_one_req``: if tokens are missing, record in which pool."""
     if result.name != "NO_TOKEN":
         return
     budget = adder.memory_budget
@@ -86,7 +86,7 @@ def note_refusal(result: Any, adder: Any, req: Any, *_args: Any, **_kwargs: Any)
 
 
 def note_retraction(batch: Any) -> None:
-    """Before ``ScheduleBatch.retract_decode``: the pool with the fewest tokens that can still be had."""
+    """Before ``ScheduleBatch.retract_decode``: record the pool with the fewest free and evictable tokens."""
     allocator, tree = batch.token_to_kv_pool_allocator, batch.tree_cache
     if hasattr(allocator, "swa_available_size") and not _one_pool():
         full = allocator.full_available_size() + tree.full_evictable_size()
@@ -95,14 +95,14 @@ def note_retraction(batch: Any) -> None:
 
 
 def _one_pool() -> bool:
-    """Whether both kinds of layers draw on the same memory: then no other split would hold more requests."""
+    """Whether full and sliding layers share one memory. If so, no other split would hold more requests."""
     from sglang.srt.runtime_context import get_memory
 
     return bool(get_memory().enable_unified_memory)
 
 
 def look(_result: object, reporter: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After SGLang has reported a step."""
+    """After SGLang has reported a step: sample the queue."""
     if reporter.scheduler.is_hybrid_swa and not _one_pool():
         bound.sample(reporter.scheduler)
 
@@ -111,13 +111,14 @@ pool_checks_logger = logging.getLogger(__name__)
 
 
 def check_pool(config: Any, kvc: Any, _pre_model_load_memory: Any) -> None:
-    """After the pools were sized and before they are allocated."""
+    """After the pools were sized and before they are allocated: check that they hold the requests that are accepted."""
     if kvc.is_draft_worker or not type(kvc.model).__name__.startswith("Gemma4"):
         return
     from sglang_gemma4.memory import pool_checks
 
     if config.swa_max_total_num_tokens:
-        # SWARequestCapPoolConfigurator takes --max-total-tokens as it is; the idle server then misses the rest of a page, and ends.
+        # SWARequestCapPoolConfigurator does not round --max-total-tokens to pages. The idle server would then count the
+        # rest of a page as lost, and end.
         config.swa_max_total_num_tokens -= config.swa_max_total_num_tokens % kvc.page_size
     given = kvc.server_args
     tokens = kvc.logical_token_capacity(max_total_num_tokens=config.max_total_num_tokens)

@@ -44,7 +44,7 @@ def release(original: Callable[..., Any], manager: Any, request: Any) -> Any:
 
 
 def resume(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around ``resume_memory_occupation``, which forgets the copies: the draft models' are put back."""
+    """Around ``resume_memory_occupation``, which discards the copies: restore the draft models' buffers from theirs."""
     from sglang.srt.managers.scheduler_components.weight_updater import _import_static_state
 
     stash = getattr(manager, "stashed_model_static_state", None) or {}

@@ -1,16 +1,20 @@
-"""The largest request that this server's KV pools can serve, and what a client is told whose request is larger.
+"""The largest request that this server's KV pools can serve, and the error for a client whose request is larger.
 
-A request of n prompt and m answer tokens is served where all of these hold:
+A request of n prompt and m answer tokens is served if all of these hold:
 
-- ``n + m + page < full pool``: SGLang admits no other (``PrefillAdder.add_one_req``), since a request may take a page more than its tokens.
-- ``n + m - 2 + reserve <= full pool`` under MTP: before the last step n + m - 2 tokens are committed, and each step allocates ``reserve``
-  tokens beyond them (``allocation_sizing.get_alloc_reserve_per_decode``).
-- without chunked prefill the sliding pool holds n in whole pages at once (``pool_end.admit_whole``; SGLang asks for more than a page more).
-- on the decode server of a pair, n in whole pages leave ``--num-reserved-decode-tokens`` free, and m fits into the sliding pool beside a
-  window (``DecodePreallocQueue``); with pages of one token both pools hold the whole prompt.
+- ``n + m + page < full pool``: SGLang admits no other (``PrefillAdder.add_one_req``), since a request may take a page
+  more than its tokens.
+- ``n + m - 2 + reserve <= full pool`` under MTP: before the last step n + m - 2 tokens are committed, and each step
+  allocates ``reserve`` tokens beyond them (``allocation_sizing.get_alloc_reserve_per_decode``).
+- Without chunked prefill the sliding pool holds n in whole pages at once (``pool_end.admit_whole``; SGLang requires
+  more than one further page).
+- On the decode server of a prefill/decode pair, n in whole pages leaves ``--num-reserved-decode-tokens`` free, and m
+  fits into the sliding pool beside a window (``DecodePreallocQueue``). With pages of one token both pools hold the whole
+  prompt.
 
-Stock checks the first with the prompt in whole pages and never says that a prompt cannot fit: it gives such a request no answer, or lets it
-wait for ever (``mem_cache/allocator/base.py:88``). Unified memory counts bytes itself; it lacks what MTP allocates.
+Stock checks the first condition with the prompt in whole pages and never says that a prompt cannot fit: such a request
+gets no answer or waits for ever (``mem_cache/allocator/base.py:88``). Unified memory counts bytes itself, but not those
+that MTP allocates.
 """
 
 import bisect
@@ -24,21 +28,21 @@ from sglang_gemma4.models.config_files import named_gemma4
 
 logger = logging.getLogger(__name__)
 STOCK_REFUSAL = "Request prompt exceeds the KV memory budget"
-"""How ``Scheduler.init_req_max_new_tokens`` begins what it says where the pool answers None."""
+"""Start of the message of ``Scheduler.init_req_max_new_tokens`` if the pool answers None."""
 SPARED = 5
 """Tokens that SGLang leaves for the answer where it truncates a prompt (``tp_worker.py:572``)."""
 
 
 @dataclass(frozen=True)
 class Pools:
-    """What bounds a request, in tokens."""
+    """The limits on a request, in tokens."""
 
     full: int
     page: int
-    reserve: int = 0  # that a step allocates beyond the committed ones; 0 without speculation
+    reserve: int = 0  # tokens that a step allocates beyond the committed ones; 0 without speculation
     sliding: int | None = None  # the pool that holds a whole prompt; None where prefill is chunked or one pool serves all layers
-    spared: int = 0  # that a prompt leaves free
-    answers: int | None = None  # that an answer has at most; None: as many as the prompt leaves
+    spared: int = 0  # tokens that a prompt has to leave free
+    answers: int | None = None  # most tokens of an answer; None: as many as the prompt leaves
 
     @property
     def most(self) -> int:
@@ -57,7 +61,7 @@ class Pools:
         return 0 if self.answers == 0 else max(0, min(most))
 
     def answer(self, prompt: int, wanted: int) -> int | None:
-        """Tokens of answer, ``wanted`` at most, for a prompt; None where there is no room for the first one."""
+        """Tokens of answer for a prompt, ``wanted`` at most; None if there is no room for the first one."""
         if prompt > self.most_prompt:
             return None
         return min(wanted, self.most - prompt, wanted if self.answers is None else self.answers)
@@ -69,14 +73,14 @@ class Pools:
 def most_new_tokens(
     original: Callable[..., int | None], allocator: Any, input_tokens: int, max_new_tokens: int, *, token_capacity: int, **given: Any
 ) -> int | None:
-    """Around ``BaseTokenToKVPoolAllocator.max_new_tokens_for_memory``: exactly what fits, None where the prompt does not."""
+    """Around ``BaseTokenToKVPoolAllocator.max_new_tokens_for_memory``: what fits, or None if the prompt does not."""
     if not _gemma4():
         return original(allocator, input_tokens, max_new_tokens, token_capacity=token_capacity, **given)
     return pools_of(allocator, token_capacity, given["chunk_size"], given["sliding_window_size"]).answer(input_tokens, max_new_tokens)
 
 
 def pools_of(allocator: Any, capacity: int, chunk: int | None, window: int | None) -> Pools:
-    """What bounds a request of this server: its pools, how it prefills and decodes, and its part in a pair.
+    """The limits on a request, from the server's pools, how it prefills and decodes, and its role in a pair.
 
     Args:
         capacity: tokens of the full pool.
@@ -103,7 +107,7 @@ def _decode_server(capacity: int, sliding: int, page: int, window: int) -> Pools
 def most_new_tokens_of_both(
     original: Callable[..., int | None], allocator: Any, input_tokens: int, max_new_tokens: int, **given: Any
 ) -> int | None:
-    """The same around the allocator of unified memory, which counts the bytes of both kinds of layers itself."""
+    """:func:`most_new_tokens` around unified memory's allocator, which counts bytes of full and sliding layers itself."""
     if not _gemma4():
         return original(allocator, input_tokens, max_new_tokens, **given)
     reserve = _reserve()
@@ -114,7 +118,7 @@ def most_new_tokens_of_both(
 
 
 def _reserve() -> int:
-    """Tokens that a step of speculative decoding allocates beyond the committed ones; 0 where this server does not decode so."""
+    """Tokens that a speculative decode step allocates beyond the committed ones; 0 on a server without such steps."""
     from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
     from sglang.srt.runtime_context import get_disagg, get_spec
 
@@ -132,17 +136,17 @@ def _gemma4() -> bool:
 
 
 def refusal(prompt: int, most: int, arguments: Any) -> str:
-    """What a client is told whose prompt is longer than ``most`` tokens.
+    """The error for a client whose prompt is longer than ``most`` tokens.
 
     Args:
-        arguments: SGLang's ``ServerArgs``, of which those are named that would make room.
+        arguments: SGLang's ``ServerArgs``; the error names those that would make room.
     """
     held = f"the KV pools of this server hold a prompt of at most {most} tokens and its answer"
     return f"The prompt has {prompt} tokens, and {held}. {remedies(arguments)}"
 
 
 def no_room(prompt: int, arguments: Any) -> str:
-    """The same where the pools hold the prompt, and not the first chunk of it that this server's flags ask for."""
+    """The error where the pools hold the prompt, but not its first chunk of the size that the server's flags ask for."""
     held = "the sliding KV pool of this server has no room for its first chunk, though nothing else runs"
     return f"The prompt has {prompt} tokens, and {held}. {remedies(arguments)}"
 
@@ -175,7 +179,7 @@ def _answer(scheduler: Any, prompt: int) -> int | None:
 
 
 def publish(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
-    """After ``Scheduler.get_init_info``: prompts that the pools cannot hold are too long for the front end, too."""
+    """After ``Scheduler.get_init_info``: lower the front end's limit to prompts that the pools can hold."""
     if not named_gemma4(scheduler.model_config.hf_config):
         return info
     most = most_prompt_of(scheduler)
@@ -186,7 +190,7 @@ def publish(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
 
 
 def judge(_result: None, manager: Any, obj: Any, input_ids: list[int] | None) -> None:
-    """After ``TokenizerManager._validate_one_request``: a prompt that the pools cannot hold goes no further.
+    """After ``TokenizerManager._validate_one_request``: refuse a prompt that the pools cannot hold.
 
     Raises:
         ValueError: the client is answered with status 400.
@@ -195,16 +199,16 @@ def judge(_result: None, manager: Any, obj: Any, input_ids: list[int] | None) ->
     if limit is None or manager.allow_auto_truncate or not named_gemma4(manager.model_config.hf_config):
         return
     if limit >= manager.context_len - 1 - SPARED:
-        return  # the context ends first, which SGLang says
+        return  # the context is the smaller limit, and SGLang checks it
     tokens = len(input_ids if input_ids is not None else getattr(obj, "input_embeds", None) or ())
     if tokens >= limit:
         raise ValueError(refusal(tokens, limit - 1, manager.server_args))
 
 
 def size_answer(original: Callable[[Any, Any], None], scheduler: Any, req: Any) -> None:
-    """Around ``Scheduler.init_req_max_new_tokens``: what the front end did not see is truncated where the operator allows that, or refused.
+    """Around ``Scheduler.init_req_max_new_tokens``: truncate a prompt that has become too long, if allowed, or refuse it.
 
-    Turns of a session and prompts whose media were expanded here have grown since.
+    Session turns and prompts whose media are expanded here grow after the front end's check.
     """
     from sglang.srt.runtime_context import get_serving
 
@@ -222,9 +226,10 @@ def size_answer(original: Callable[[Any, Any], None], scheduler: Any, req: Any) 
 
 
 def turn_away(original: Callable[..., None], scheduler: Any, req: Any, is_retracted: bool = False) -> None:
-    """Around ``Scheduler._add_request_to_queue``: who was refused is told at once, and waits for no other's prefill.
+    """Around ``Scheduler._add_request_to_queue``: answer a refused request at once, without waiting for other prefills.
 
-    Stock does so on the servers of a prefill/decode pair; elsewhere it queues a prompt of one token in the refused one's place.
+    Stock does so on the servers of a prefill/decode pair. Elsewhere it queues a prompt of one token in the refused one's
+    place.
     """
     from sglang.srt.disaggregation.utils import DisaggregationMode, is_unadmitted_reject
 

@@ -1,20 +1,22 @@
-"""GPU memory that a server needs beside its weights and KV, by arithmetic from the model's shape instead of SGLang's rule.
+"""GPU memory that a server needs beside its weights and KV, calculated from the model's shape instead of SGLang's rule.
 
-SGLang keeps 1.5 MB for each token of a chunk, at least 10 GB on large cards, and 9 % of the card more for the vision tower: 18.9 GiB on an
-80 GB card, 11.8 with ``--mem-fraction-static 0.85``. What engines took after their pools had been allocated was less (26B-A4B with MTP and
-chunks of 8,192 on an H200, peak of the card without what it holds before the start, weights, KV and other processes):
+SGLang keeps 1.5 MB for each token of a chunk, at least 10 GB on large GPUs, and 9 % of the GPU more for the vision tower.
+On an 80 GB GPU that is 18.9 GiB (11.8 with ``--mem-fraction-static 0.85``). Engines took less after their pools had been
+allocated. The table shows 26B-A4B with MTP and chunks of 8,192 on an H200: the GPU's peak, minus what it holds before
+the start, weights, KV and other processes.
 
 | run | graphs | GiB |
 | --- | --- | ---: |
 | 2026-11-22-26b-kernels-serve | 5 decode sizes | 3.3 |
 | 2026-11-23-26b-serve | 5 decode, 11 prefill | 3.2 |
 | 2026-11-24-26b-beside-vllm, one request, then a mix of 80 | 29 decode, 11 prefill | 1.8, 3.3 |
-| the same with prefill beside verify | and joined ones | 5.1 |
+| the same with mixed batches | and those of mixed batches | 5.1 |
 | 2026-11-21-e2b-prefill, plain | all decode sizes | 3.9 |
 
-The parts here are the least that their tensors take, times :data:`FRAGMENTATION` for what is alive side by side and for the allocator's
-gaps. Steps of different kinds follow one another, so of their working memory only the largest counts. Without :data:`SAFETY` and prompts'
-logprobs, which these runs did not ask for, the sum is between 1.2 below and 0.7 above these peaks, hence a safety of 2 GiB.
+Each part is the least that its tensors take, times :data:`FRAGMENTATION` for tensors alive at the same time and for the
+allocator's gaps. Steps of different types follow one another, so only the largest working memory counts. Without
+:data:`SAFETY` and prompts' logprobs, which these runs did not ask for, the sum is between 1.2 GiB below and 0.7 GiB above
+these peaks. Hence a safety of 2 GiB.
 """
 
 from collections.abc import Sequence
@@ -27,25 +29,39 @@ from sglang_gemma4.patching import switches, uses
 
 GIB, MIB = 2**30, 2**20
 CONTEXT = 1.29 * GIB
-"""What a card holds before a server loads anything: driver, CUDA context, communicators. 140.40 GiB of an H200 less the 139.11 that its
-servers measured before their weights (three runs of 2026-11-21 and -22 agree to 0.01)."""
+"""GPU memory in use before a server loads anything: driver, CUDA context, communicators.
+
+It is an H200's 140.40 GiB minus the 139.11 that servers found free before their weights (three runs of 2026-11-21 and
+-22 agree to 0.01).
+"""
 LIBRARIES = 0.6 * GIB
-"""Workspaces of cuBLAS and of attention, loaded kernels: what a process takes beside torch's allocator while it serves."""
+"""Workspaces of cuBLAS and attention, and loaded kernels: what a serving process takes outside torch's allocator."""
 FEATURES_ON_CARD = 28 * GIB
-"""The smallest card that keeps image features (patch ``image_transport``). That takes 2.36 GiB (``feature_memory``), more than the 0.8
-that a card of 24 GB has for E4B's KV by SGLang's fraction: there stock would start and this package would not."""
+"""The smallest GPU, in bytes, that keeps image features (patch ``image_transport``).
+
+They take 2.36 GiB (``feature_memory``). By SGLang's fraction a GPU of 24 GB has only 0.8 GiB for E4B's KV: there stock
+would start and this package would not.
+"""
 DECODE_GRAPH, PREFILL_GRAPH = 12 * MIB, 16 * MIB
-"""A captured graph beside its tensors: E2B's 13 prefill graphs of up to 4,096 tokens hold 0.55 GiB (runs/2026-11-23-e2b-growth)."""
+"""Bytes of a captured graph without its tensors.
+
+E2B's 13 prefill graphs of up to 4,096 tokens hold 0.55 GiB (runs/2026-11-23-e2b-growth).
+"""
 FRAGMENTATION = 2.0
 LOGPROB_ROWS = 2048
 """Prompt tokens whose logprobs SGLang computes at once (environ.py, SGLANG_LOGPROB_CHUNK_SIZE)."""
 PATCHES = 16_384
-"""Image patches that the tower is to encode in one call, about 7 images of 280 soft tokens; where less is free, calls are smaller
-(models/vision.py takes half of the free memory, at most 65,536 patches)."""
+"""Image patches that the tower should encode in one call, about 7 images of 280 soft tokens.
+
+If less memory is free, calls are smaller (models/vision.py takes half of the free memory, at most 65,536 patches).
+"""
 SAFETY = 2 * GIB
 MARGIN = 2 * GIB
-"""Is left beside the calculated reserve, but where weights leave no pool then (``reserve_fallback``): with that reserve alone an H100 stood
-at 79.3 of 79.6 GiB, with 0.2 more at 78.1 (runs 2026-11-25-26b-h100-reserve, 2026-11-26-26b-h100-peer), though 6 were free at first."""
+"""Bytes left free in addition to the calculated reserve, unless the weights then leave no pool (``reserve_fallback``).
+
+With the reserve alone an H100 reached 79.3 of 79.6 GiB, though 6 were free at first. With 0.2 GiB more it reached 78.1
+(runs 2026-11-25-26b-h100-reserve, 2026-11-26-26b-h100-peer).
+"""
 
 
 @dataclass(frozen=True)
@@ -54,18 +70,18 @@ class Steps:
 
     chunk: int  # prompt tokens of a prefill
     rows: int  # rows that are sampled from in a decode or verify step: requests times draft tokens
-    decode_graphs: int  # sizes; 0: decode runs eagerly
-    prefill_graphs: Sequence[int]  # token counts
-    draft: bool  # speculation: a second model with graphs of its own
+    decode_graphs: int  # number of captured batch sizes; 0: decode runs eagerly
+    prefill_graphs: Sequence[int]  # captured token counts
+    draft: bool  # speculation: a second model with its own graphs
     images: bool
-    logprobs: bool = True  # of prompts may be asked for
-    joined: bool = False  # prompts beside running requests, with graphs of their own for each prefill size
-    ordered_keys: int = 0  # rows of a full layer's keys that these graphs hold in order, for FlashAttention-4
+    logprobs: bool = True  # requests may ask for logprobs of prompts
+    joined: bool = False  # mixed batches, which have their own graph for each prefill size
+    ordered_keys: int = 0  # tokens whose full-layer keys these graphs hold in order, for FlashAttention-4
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """Bytes by use. ``working`` is that of the kind of step that takes most, named by ``largest``."""
+    """Bytes by use. ``working`` is the working memory of the step that takes most, named by ``largest``."""
 
     libraries: float
     graphs: float
@@ -84,11 +100,11 @@ class Reserve:
 
 
 def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
-    """What a server of a Gemma 4 needs.
+    """What a Gemma 4 server needs.
 
     Args:
         text: the language model's config (transformers' or SGLang's); ``vision``: the vision tower's, or None.
-        ranks: of tensor parallelism, which divide heads and inner widths.
+        ranks: tensor-parallel ranks, which divide heads and inner widths.
     """
     token = chunk_bytes_a_token(text, ranks)
     logits = steps.rows * text.vocab_size
@@ -100,7 +116,7 @@ def of(text: Any, vision: Any, steps: Steps, ranks: int = 1) -> Reserve:
         f"a prefill of {steps.chunk} tokens": FRAGMENTATION * steps.chunk * token,
         f"sampling from {steps.rows} rows": 16 * logits,  # float32 logits and probabilities, sorted, with int64 indices
     }
-    if steps.logprobs:  # rare: the safety takes its part
+    if steps.logprobs:  # rare, so SAFETY covers a part of them
         uses["logprobs of prompts"] = min(LOGPROB_ROWS, steps.chunk) * text.vocab_size * 10 - SAFETY
     if steps.images and vision is not None:
         uses[f"images, {PATCHES} patches at once"] = PATCHES * patch_bytes(vision)
@@ -112,19 +128,20 @@ def joined_graphs(sizes: Sequence[int], moe: bool, ranks: int) -> tuple[bool, in
     """``Steps.joined`` and ``Steps.ordered_keys`` of a server with prefill graphs of these sizes, as the switches ask.
 
     Args:
-        moe: whether the model has experts; prompts of one without go beside running requests only where the operator asks.
+        moe: whether the model has experts. A dense model runs mixed batches only if the operator asks for them.
     """
     if not switches.is_on(switches.BESIDE) or not ((moe and ranks == 1) or uses.asks_beside()):
         return False, 0
     rows = max(sizes, default=0)
     flash = switches.part_is_on(flash_limits.IN_GRAPHS, "SGLANG_GEMMA4_FLASH_PREFILL") and rows >= flash_limits.SIZES[0]
-    return True, rows + flash_limits.PREFIX_KEYS if flash else 0  # should FlashAttention-4 be measured faster than our kernel
+    return True, rows + flash_limits.PREFIX_KEYS if flash else 0  # if FlashAttention-4 is measured faster than our kernel
 
 
 def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:
     """Bytes of bfloat16 activations of one token where a layer is widest: its attention or its FFN, whichever takes more."""
     hidden = text.hidden_size
-    # One product of queries and at most as many keys and values together, their normed and rotated copies, and what attention gives.
+    # The output of the QKV GEMM (keys and values together are at most as wide as queries), its normed and rotated
+    # copies, and the attention's output.
     attention = max(5 * heads * width for heads, width in _heads(text)) // ranks
     ffn = 3 * text.intermediate_size * (2 if getattr(text, "use_double_wide_mlp", False) else 1) // ranks
     if getattr(text, "enable_moe_block", False):
@@ -143,7 +160,7 @@ def full_key_bytes(text: Any, ranks: int = 1) -> int:
 
 
 def _heads(text: Any) -> list[tuple[int, int]]:
-    """Query heads and their width, of each kind of layer of SGLang's or transformers' text config."""
+    """Query heads and their width for each layer type of SGLang's or transformers' text config."""
     if getattr(text, "swa_head_dim", None):  # SGLang's, whose head_dim is the full layers'
         return [(text.num_attention_heads, text.head_dim), (text.num_attention_heads, text.swa_head_dim)]
     return [(layer.heads, layer.head_dim) for layer in model_shape.layers(text)]
@@ -163,10 +180,12 @@ def patch_bytes(vision: Any) -> int:
 
 
 def fraction(kept: float, card: float) -> float:
-    """``--mem-fraction-static`` that keeps ``kept`` bytes on a card of ``card`` bytes; SGLang takes its share of what is free at first.
+    """``--mem-fraction-static`` that keeps ``kept`` bytes on a GPU of ``card`` bytes.
+
+    SGLang multiplies the fraction by what is free at first.
 
     Raises:
-        ValueError: the card is not larger than that.
+        ValueError: the GPU does not have more than ``kept`` bytes free.
     """
     free = card - CONTEXT
     if kept >= free:

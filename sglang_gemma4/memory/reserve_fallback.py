@@ -1,8 +1,9 @@
-"""Where SGLang's own --mem-fraction-static leaves no KV pool for one request, the calculated reserve is kept instead.
+"""If SGLang's own --mem-fraction-static leaves no KV pool for one request, the calculated reserve is kept instead.
 
-SGLang keeps about a quarter of an 80 GB card (``reserve``), and 31B's weights in bfloat16 take more than the rest: the start ends with
-"Loaded weights leave no GPU memory for the KV cache", though less than 7 GiB are needed beside them. Whether it is so is known once the
-weights are loaded, so no fraction that leaves a pool is touched, nor one that the operator gave.
+SGLang keeps about a quarter of an 80 GB GPU (``reserve``), and 31B's weights in bfloat16 take more than the rest. The
+start then ends with "Loaded weights leave no GPU memory for the KV cache", though less than 7 GiB are needed beside the
+weights. The outcome is known once the weights are loaded, so a fraction that leaves a pool is not touched. Nor is one
+that the operator gave.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from sglang_gemma4.memory.swa_sizing import REFERENCE
 SOURCE = "sglang_gemma4.memory_reserve"
 
 in_force = False
-"""Whether this process sizes its pools so."""
+"""Whether this process sizes its pools by the calculated reserve."""
 
 
 class WeightsTooLargeError(ValueError):
@@ -25,11 +26,14 @@ class WeightsTooLargeError(ValueError):
 
 
 def size_pools(size: Callable[[], Any], kvc: Any, before: float) -> tuple[Any, str]:
-    """What ``size`` gives, if need be with the calculated reserve, and the line for the log (empty where SGLang's fraction stands).
+    """What ``size`` gives, if need be with the calculated reserve, and the line for the log.
+
+    The line is empty if SGLang's fraction stays in force.
 
     Args:
-        size: ``_resolve_memory_pool_config`` of ``kvc``, SGLang's ``KVCacheConfigurator``: a ``MemoryPoolConfig`` by the fraction in force.
-        before: GiB that were free before the weights were loaded, of all ranks the least.
+        size: ``_resolve_memory_pool_config`` of ``kvc``, SGLang's ``KVCacheConfigurator``. It returns a
+            ``MemoryPoolConfig`` by the fraction in force.
+        before: GiB that were free before the weights were loaded, the minimum over all ranks.
 
     Raises:
         WeightsTooLargeError: neither leaves a pool.
@@ -87,6 +91,9 @@ def _least_tokens(kvc: Any) -> int:
 
 
 def _stands(kvc: Any) -> bool:
-    """Whether the fraction in force stays whatever it leaves: somebody asked for it, or nothing is calculated for such a server."""
+    """Whether the fraction in force stays, whatever it leaves.
+
+    It does if the operator asked for it, or if no reserve can be calculated for such a server.
+    """
     args = kvc.server_args
     return given.reserve_gib() is not None or reserve_settings.reason_against(args, args.mem_fraction_static) is not None

@@ -62,7 +62,7 @@ def chosen(server_args: Any, asked: float | str) -> tuple[float, str]:
     """--mem-fraction-static for ``asked`` GiB to be kept, or for as many as are needed, and the line for the log.
 
     Raises:
-        ValueError: the card has not that much.
+        ValueError: the GPU does not have that much.
     """
     view = resolving_view(server_args)
     card = memory_hook.get_device_memory_capacity(view.device) * reserve.MIB
@@ -78,12 +78,15 @@ def chosen(server_args: Any, asked: float | str) -> tuple[float, str]:
 
 
 def left(scheduler: Any) -> tuple[str, bool]:
-    """A line about the memory that is free once all graphs are captured, empty where it is as it should be, and whether it is enough."""
+    """A line about the memory that is free once all graphs are captured, and whether it is enough.
+
+    The line is empty if the free memory is as it should be.
+    """
     runner, schedule, given = scheduler.tp_worker.model_runner, get_schedule(), get_server_args()
     if runner.device != "cuda" or not named_gemma4(runner.model_config.hf_config):
         return "", True
     device = runner.gpu_id
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # the allocator's own, which it can give again
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by the allocator, which can reuse it
     free, need = torch.cuda.mem_get_info(device)[0] + unused, needed(given)
     return line(free, need, runner.pre_model_load_memory * reserve.GIB, schedule.mem_fraction_static, schedule.max_total_tokens)
 

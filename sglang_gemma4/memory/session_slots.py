@@ -1,9 +1,9 @@
-"""What a streaming session's slot may say of its KV, when it loses it, and whose turn runs on it.
+"""What a streaming session's slot claims to hold, when the session loses it, and whose turn runs on it.
 
-The last token of a turn has no KV: a step writes that of its input, and the bonus token of a verify step is the input of the next one.
-SGLang counts the token as cached where the slot has room for it, which under speculation it always has. It keeps a retracted turn's slot,
-so that retracting gives no memory back, and takes the turn for ended. An idle session's KV it keeps for ever. A session of the other kind
-goes on from what a verify step accepted past a stop.
+The last token of a turn has no KV: a step writes the KV of its input, and the bonus token of a verify step is the input
+of the next one. SGLang counts that token as cached if the slot has room for it, which under speculation it always has.
+It keeps a retracted turn's slot, so that retraction frees no memory, and treats the turn as ended. It keeps an idle
+session's KV for ever. A session that is not streaming continues from tokens that a verify step accepted past a stop.
 """
 
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def keep(original: Callable[[Any, Any], bool], slots: Any, req: Any) -> bool:
-    """Around ``StreamingSession.try_cache_finished_req``: a finished turn leaves its slot all but its last token, another leaves none.
+    """Around ``StreamingSession.try_cache_finished_req``: only a finished turn keeps a slot, without its last token.
 
     A turn that was retracted, or failed in a step, is prefilled again like any other request.
     """
@@ -33,8 +33,9 @@ def keep(original: Callable[[Any, Any], bool], slots: Any, req: Any) -> bool:
 def create(original: Callable[..., Any], session: Any, turn: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``Session.create_req``: the request of a turn.
 
-    A session that is not streaming would go on from tokens past a stop, which an accepted run holds. A turn that a streaming session
-    refuses is none of its own, and its media are not looked at: else its end would be taken for that of the turn that runs.
+    A session that is not streaming would otherwise continue from accepted tokens past a stop. A turn that a streaming
+    session refuses is detached from the session, and its media are ignored. Otherwise its end would be taken for the end
+    of the running turn.
     """
     for node in session.req_nodes.values():
         if node.req.finished() and node.req.finished_len is not None:
@@ -46,7 +47,7 @@ def create(original: Callable[..., Any], session: Any, turn: Any, *args: Any, **
 
 
 def leave(found: tuple[list[Any], float, list[Any]]) -> tuple[list[Any], float, list[Any]]:
-    """What ``ScheduleBatch.retract_decode`` returns; sessions whose turn it aborted take their next turn."""
+    """Let sessions whose turn was aborted take their next turn. Returns ``found``, what ``retract_decode`` returned."""
     for req in found[2]:
         if req.session is not None and req.session.streaming:
             req.session.abort_req()
@@ -54,7 +55,7 @@ def leave(found: tuple[list[Any], float, list[Any]]) -> tuple[list[Any], float, 
 
 
 def make_room(scheduler: Any, batch: Any) -> bool:
-    """Give sessions up until the next decode step of ``batch`` has memory; whether it was short and has."""
+    """Give sessions up until the next decode step of ``batch`` has memory. Returns whether that was needed and helped."""
     if batch.check_decode_mem():
         return False
     while give_up(scheduler):
@@ -66,7 +67,8 @@ def make_room(scheduler: Any, batch: Any) -> bool:
 def give_up(scheduler: Any) -> bool:
     """Free the KV of one session that no turn runs on; False where there is none. Its next turn is prefilled from the beginning.
 
-    First come idle sessions, the one that was idle longest before the others; then those whose turn waits, the last in the queue first.
+    Idle sessions come first, the longest idle before the others. Then come those whose turn waits, the last in the queue
+    first.
     """
     slots = getattr(scheduler.tree_cache, "session", None)
     held = {name for name, slot in slots.slots.items() if slot.kv.holds_kv} if slots is not None else set()
@@ -82,7 +84,7 @@ def give_up(scheduler: Any) -> bool:
 
 
 def _drop(slots: Any, name: str, turn: Any) -> None:
-    """``turn``: the session's, which waits and may have borrowed the slot's record at its last try."""
+    """Release the slot of session ``name``. ``turn``: its waiting turn, which may have borrowed the slot's KV record."""
     if turn is not None and turn.kv is slots.slots[name].kv:
         turn.kv = type(turn.kv)()
     slots.release_session(name)

@@ -1,8 +1,9 @@
-"""Which layers' KV a pipeline stage holds: its own.
+"""Makes a pipeline stage hold the KV of its own layers only.
 
-SGLang asks the model class for ``start_layer`` and ``end_layer``; those of Gemma 4 have them on the text model inside, so every stage gets
-buffers for the KV of all layers. All stages must have a full and a sliding pool of the same number of tokens, since each schedules by its
-own pools: a stage without a layer of one type gets one layer's buffers for it, which nothing reads.
+SGLang asks the model class for ``start_layer`` and ``end_layer``. Gemma 4's classes have them on the inner text model, so
+every stage gets buffers for the KV of all layers. All stages must have a full and a sliding pool of the same number of
+tokens, since each schedules by its own pools. A stage without a layer of one type therefore gets buffers for one such
+layer, which nothing reads.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,8 @@ def text_model(model: Any) -> Any:
 def own_range(original: Callable[..., Any], *, model: Any, model_num_layers: int) -> Any:
     """Around ``_resolve_pp_layer_range``: the range of the text model.
 
-    The unified pool keeps all layers: it counts a layer's place among its type from the stage's first (unified_memory_pool.py:1902).
+    The unified pool keeps all layers: it counts a layer's place among its type from the stage's first
+    (unified_memory_pool.py:1902).
     """
     from sglang.srt.runtime_context import get_memory
 
@@ -29,7 +31,7 @@ def own_range(original: Callable[..., Any], *, model: Any, model_num_layers: int
 
 
 def with_both_types(found: tuple[Any, Any], *, model_config: Any, owned_layers: range) -> tuple[Any, Any]:
-    """After ``_resolve_local_hybrid_swa_layer_ids``: the sliding and the full layers of a stage, of each type at least one.
+    """After ``_resolve_local_hybrid_swa_layer_ids``: the sliding and the full layers of a stage, at least one of each.
 
     Args:
         found: ids of the stage's sliding and full layers; both None for a model without the split.

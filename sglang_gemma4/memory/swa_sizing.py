@@ -4,16 +4,18 @@ A running request of length L holds L tokens of the full pool and at most ``per_
 
     per_request = windows · window + eviction interval + draft tokens + allocation + 2 · page
 
-- windows: 1 where ``own_window`` takes the prompt's window out of the radix tree for the running request, else 2: the tree then keeps the
-  prompt's last window locked beside the request's own, and both are whole when a window of tokens was decoded.
-- window: what SGLang keeps, in whole pages: one token less than the config's ``sliding_window`` (1,023 on 26B-A4B).
+- windows: 1 where ``own_window`` takes the prompt's window out of the radix tree for the running request, else 2. The
+  tree then keeps the prompt's last window locked in addition to the request's own. Both are complete once a window of
+  tokens has been decoded.
+- window: what SGLang keeps, in whole pages: one token fewer than the config's ``sliding_window`` (1,023 on 26B-A4B).
 - eviction interval: SGLang frees keys behind the window in batches (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at the end of a step, up to
   a step's draft tokens late.
 - allocation: slots that a decode step allocates in advance (allocation_sizing.py), in whole pages.
 
 An idle session of length L, one whose requests have ended and whose prefix is in the radix cache, holds L full tokens and one window. It
-is a hit only while it has both, so both pools should forget it at the same time: idle bytes are shared out as window · (bytes of a sliding
-token) to L · (bytes of a full token). Idle tokens count as free, so running requests may take all of them.
+is a hit only while it has both, so both pools should evict it at the same time. Idle bytes are therefore split as window
+· (bytes of a sliding token) to L · (bytes of a full token). Idle tokens count as free, so running requests may take all
+of them.
 
 R running requests and S idle sessions then need
 
@@ -24,21 +26,21 @@ what fits beside them. If the chunks would take more than half of a small pool, 
 chunk may then wait until a running request ends.
 
 **Never worse than SGLang's ratio.** Requests shorter than the window take all their tokens of both pools, so the sizes above alone would
-run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller than it would be by SGLang's ratio with the same bytes, and
-the sliding pool is not smaller than the lesser of SGLang's and what ``max_running_requests`` requests and the chunks in flight take at
-most: more than those cannot run. So for every length min(limit, requests that fit) is at least SGLang's. What is gained lies in the bytes
-that SGLang keeps for KV that nobody reads (a draft's, shared layers'), in a limit on running requests, and in holding one window instead of
-two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's.
+run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller than by SGLang's ratio with the same bytes.
+The sliding pool is not smaller than the lesser of two sizes: SGLang's, and what ``max_running_requests`` requests and the
+chunks in flight take at most. So for every length min(limit, requests that fit) is at least SGLang's. The gain comes from
+bytes that SGLang keeps for KV that is never read (a draft's, shared layers'), from a limit on running requests, and from
+holding one window instead of two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's.
 
-Two exceptions. A pool so small that the rule would not let it hold one request of :data:`LONG` tokens keeps the full tokens that the sizes
-above give it, up to that: a prompt that is refused is worse than a few short requests that wait. And an operator who says how long requests
-are (``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length.
+There are two exceptions. Under this rule a small pool may not hold one request of :data:`LONG` tokens. It then keeps the
+full tokens that the sizes above give it, up to that length: a refused prompt is worse than a few short requests that
+wait. And an operator who says how long requests are (``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length.
 """
 
 from dataclasses import dataclass
 
 REFERENCE = 8192
-"""Length of a request, prompt and answer, in tokens, for which the pools are sized unless SGLANG_GEMMA4_REQUEST_TOKENS says another."""
+"""Tokens of a request (prompt and answer) for which the pools are sized, unless SGLANG_GEMMA4_REQUEST_TOKENS is set."""
 
 LONG = 32_768
 """Tokens of a request that short ones must not crowd out of the full pool."""
@@ -58,7 +60,7 @@ class Demand:
     allocation: int  # slots reserved by a decode step
     chunk: int  # tokens of a prefill chunk
     chunks_in_flight: int  # 2 with the overlap scheduler
-    windows: int  # that a running request holds at most: 1 or 2
+    windows: int  # most windows that a running request holds: 1 or 2
     radix_cache: bool
 
     @property
@@ -87,7 +89,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Stock:
-    """How SGLang's own configurator would price a token: the least that :func:`solve` gives.
+    """The bytes of a token as SGLang's own configurator counts them. :func:`solve` gives no smaller sizes than these.
 
     ``full_cell`` and ``sliding_cell`` are the bytes of a token in all layers that it counts, a draft's included.
     """

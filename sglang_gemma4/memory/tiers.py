@@ -1,10 +1,10 @@
-"""Where KV may lie beside the device and the host's plain copy of it."""
+"""Places for KV other than the device and HiCache's plain copy on the host."""
 
 from typing import Any
 
 
 def other_tier(memory: Any) -> str | None:
-    """The flag of a place of KV other than the device and HiCache's memory on the host beside two pools, or None.
+    """The flag that adds another place for KV, or None. HiCache's host memory behind two separate pools is not one.
 
     Args:
         memory: SGLang's resolved arguments of memory (``get_memory()``).

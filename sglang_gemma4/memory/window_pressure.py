@@ -1,6 +1,6 @@
 """When running requests give up their prompts' windows: hooks of the scheduler and of its batches, and their arithmetic.
 
-All of it is numbers that the host has: nothing waits for a device, and every rank of a tensor-parallel group decides the same.
+All inputs are on the host: nothing waits for a device, and every rank of a tensor-parallel group decides the same.
 """
 
 import logging
@@ -19,9 +19,12 @@ from sglang_gemma4.memory.window_nodes import SWA
 
 logger = logging.getLogger(__name__)
 ASK_EVERY = 16
-"""Decode steps after which a request that could not take back is asked again while prompts wait; instead of a retraction all are asked."""
+"""Decode steps after which :func:`make_room` asks a request again that could not take back its window.
+
+Before a retraction all requests are asked.
+"""
 SAID_EVERY = 1024
-"""Taken windows between two lines of the log, beside those at 1, 2, 4, 8 and so on."""
+"""Taken windows between two lines of the log, in addition to the lines at 1, 2, 4, 8 and so on."""
 LOOKED_AT = 64
 """Waiting requests whose prompts are counted."""
 MOMENTS = 64
@@ -31,11 +34,11 @@ MOMENTS = 64
 def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices: list[int] | None = None) -> bool:
     """Around ``ScheduleBatch.check_decode_mem``: before requests are retracted, the running ones free what they do not read.
 
-    First what lies behind their own windows and waits for the next eviction interval, then what :func:`take_back` frees, each only as far
-    as the next step needs it.
+    They first free what lies behind their own windows and waits for the next eviction interval, then what
+    :func:`take_back` frees, and only as much as the next step needs.
     """
     fits = original(batch, selected_indices)
-    if fits or selected_indices is not None:  # the latter while requests are retracted
+    if fits or selected_indices is not None:  # selected_indices are given while requests are retracted
         return fits
     window = window_of(batch.tree_cache, batch.model_config)
     if window is None:
@@ -43,10 +46,10 @@ def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices:
     allocator, needed = batch.token_to_kv_pool_allocator, batch.new_tokens_required_next_decode()
     missing = missing_for_step(allocator, needed)
     if missing is None:
-        return fits  # what is short is not the sliding pool
+        return fits  # the sliding pool is not what is short
     unlock_passed(batch.tree_cache, window, batch.reqs)
     _slide(batch, window, missing)
-    # Also those that could not some steps ago: what the window began in and others read may lie behind it by now.
+    # Also ask requests that could not some steps ago: their window may have passed a node that other requests read.
     passed = [(_passed(req, window), req) for req in batch.reqs if window_nodes.locks_window(req)]
     for tokens, req in sorted(passed, key=lambda pair: -pair[0]):
         if tokens <= 0 or missing_for_step(allocator, needed) is None:
@@ -56,7 +59,10 @@ def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices:
 
 
 def missing_for_step(allocator: Any, needed: int) -> int | None:
-    """Sliding tokens to free so that ``needed`` tokens can be allocated for full and for sliding layers; None where that does not help."""
+    """Sliding tokens to free so that ``needed`` tokens can be allocated for full and for sliding layers.
+
+    None if no tokens are missing, or if freeing sliding tokens does not help.
+    """
     if (worth := full_worth(allocator)) is not None:
         short = needed - allocator.available_size()
         return math.ceil(short * (1 + worth)) if short > 0 else None
@@ -66,14 +72,14 @@ def missing_for_step(allocator: Any, needed: int) -> int | None:
 
 
 def full_worth(allocator: Any) -> float | None:
-    """Sliding tokens in whose memory a full one fits; None where the two kinds of layers have a pool each."""
+    """Sliding tokens whose memory equals that of one full token; None if full and sliding layers have separate pools."""
     if not isinstance(allocator, UnifiedSWATokenToKVPoolAllocator):
         return None
     return float(allocator.full_attn_allocator.entry_bytes / allocator.swa_attn_allocator.entry_bytes)
 
 
 def _slide(batch: Any, window: Window, missing: int) -> None:
-    """Free what lies behind the windows of running requests, from the largest piece on, until ``missing`` tokens are free.
+    """Free what lies behind the windows of running requests, the largest pieces first, until ``missing`` tokens are free.
 
     Each free launches some small kernels, so pieces of less than a quarter of the eviction interval are left alone.
     """
@@ -89,12 +95,13 @@ def _slide(batch: Any, window: Window, missing: int) -> None:
 
 
 def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: Any) -> None:
-    """Before ``Scheduler._get_new_batch_prefill_raw``: while prompts wait and sliding tokens are short, running requests take back.
+    """Before ``Scheduler._get_new_batch_prefill_raw``: free sliding tokens while prompts wait and these tokens are short.
 
-    Short means: available and evictable sliding tokens are fewer than what the running requests will still take (:func:`growth` with
-    SGLang's estimate of the tokens to come) and a prefill chunk; where full tokens take the same memory, with theirs. Requests take
-    back from the one that saves most on, until they are not short. Before the prefill's policy matches prefixes, because that keeps ids of
-    nodes.
+    Running requests reclaim their own prompt's cached window. Sliding tokens are short if fewer are available and
+    evictable than the running requests will still take (:func:`growth` with SGLang's estimate of the tokens to come) plus
+    a prefill chunk. If full tokens take the same memory, theirs count, too. The request that saves most comes first,
+    until tokens are no longer short. This happens before the prefill's policy matches prefixes, because the policy keeps
+    ids of nodes.
     """
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
     if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
@@ -128,10 +135,10 @@ def unlock_after_step(_result: None, batch: Any) -> None:
 
 
 def unlock_passed(cache: Any, window: Window, requests: Sequence[Any]) -> None:
-    """Requests whose window has passed what they have in the tree no longer lock its sliding part.
+    """End the lock on sliding slots in the tree, for requests whose window has passed what they have in the tree.
 
-    Before the first decode step that is so where SGLang has put a prompt into the tree up to the place only at which another one branches
-    off (``unified_cache/components/swa.py``, swa_branching_seqlen), and has freed what the window has passed behind it.
+    This can happen before the first decode step: SGLang may insert a prompt only up to the point where another one
+    branches off (``unified_cache/components/swa.py``, swa_branching_seqlen), and free what the window passed behind it.
     """
     for req in requests:
         if req.seqlen > window.kept + req.kv.cache_protected_len and window_nodes.locks_window(req):
@@ -140,7 +147,10 @@ def unlock_passed(cache: Any, window: Window, requests: Sequence[Any]) -> None:
 
 
 def take_back(cache: Any, req: Any) -> int:
-    """:func:`window_nodes.give_back`, counted and said; :func:`make_room` leaves one that could not alone for :data:`ASK_EVERY` steps."""
+    """:func:`window_nodes.give_back` with counters and a log line. Returns the tokens of the nodes.
+
+    If it fails, :func:`make_room` skips the request for :data:`ASK_EVERY` steps.
+    """
     tokens = window_nodes.give_back(cache, req)
     if not tokens:
         COUNTS.refused += 1
@@ -170,7 +180,7 @@ def _own(req: Any) -> int:
 
 
 def _behind(req: Any, window: Window) -> int:
-    """Sliding tokens of its own that a request does not read any more, in whole pages."""
+    """Sliding tokens of its own that a request no longer reads, in whole pages."""
     begin = (req.seqlen - 1 - window.kept) // window.page * window.page
     return int(begin - max(req.kv.swa_dead_lo(window.page), req.kv.get_evicted_seqlen(SWA)))
 
@@ -190,7 +200,10 @@ def _expected(req: Any, ratio: float) -> int:
 
 
 def _saves(req: Any, window: Window, ratio: float) -> int:
-    """Sliding tokens that a request will hold less at its largest if it takes back; 0 while its window reaches back to the first token."""
+    """How many fewer sliding tokens a request holds at its largest if it takes back its prompt's window.
+
+    0 while its own window reaches back to the first token.
+    """
     if req.seqlen - 1 < window.kept:
         return 0
     locked, later = min(req.kv.cache_protected_len, window.kept), _own(req) + _expected(req, ratio)
@@ -225,7 +238,7 @@ def _growth(requests: Sequence[Any], window: Window, ratio: float) -> int:
 
 
 def _chunk(scheduler: Any) -> int:
-    """Tokens of the next prefill chunk: no more than wait, cached prefixes of the first ones included."""
+    """Most tokens of the next prefill chunk: its size, or the tokens that wait, including cached prefixes."""
     cut = scheduler.chunked_req
     waiting = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
     waiting += sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[:LOOKED_AT])
