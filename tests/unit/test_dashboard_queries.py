@@ -78,7 +78,7 @@ def test_the_panels_tile_the_grid() -> None:
 @pytest.mark.parametrize("query", QUERIES, ids=[f"{position} {query.panel}" for position, query in enumerate(QUERIES)])
 def test_a_query_reads_metrics_that_exist(query: dashboard.Query) -> None:
     known = {f"{name}_bucket" if kind == "Histogram" else name for name, kind in sglang_metrics().items()}
-    known |= {patch_metrics.NAME, *pool_hits.COUNTERS}
+    known |= {patch_metrics.NAME, f"{patch_metrics.COMPILED}_total", *pool_hits.COUNTERS}
     assert query.metrics
     assert set(query.metrics) <= known
     selectors = re.findall(r"\{[^}]*\}", query.expr)
