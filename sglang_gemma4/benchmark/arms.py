@@ -1,4 +1,4 @@
-"""Arms of a comparison: an environment and server flags under a name, read from the command line and checked against each other."""
+"""Arms (variants) of a comparison: a named environment with server flags, read from the command line and checked against each other."""
 
 import itertools
 import json
@@ -14,19 +14,20 @@ STOCK, PACKAGE, MTP, VLLM = "stock", "package", "mtp", "vllm"
 MTP_FLAGS = ("--speculative-algorithm=NEXTN", "--speculative-num-steps=3", "--speculative-eagle-topk=1", "--speculative-num-draft-tokens=4")
 DRAFT_FLAG = "--speculative-draft-model-path"
 
-# With random weights stock keeps the switch that fills them: with SGLang's own filling every answer is a single token, repeated.
+# With random weights the stock arm keeps the switch that fills them: SGLang's own filling makes every answer one
+# repeated token.
 KEPT_IN_DUMMY_STOCK = (switches.MASTER, switches.STRICT, switches.CPU_ENGINE, "SGLANG_GEMMA4_DUMMY_WEIGHTS")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: variables for its processes, flags for its server, and the workloads that it is limited to."""
+    """One side of a comparison: variables for its processes, flags for its server, and the workloads to which it is limited."""
 
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()  # names of workloads; none: all
-    vllm: bool = False  # vLLM's server, with vLLM's flags; else SGLang's
+    only: tuple[str, ...] = ()  # names of workloads; empty: all
+    vllm: bool = False  # vLLM's server, with vLLM's flags; otherwise SGLang's
 
     @property
     def uses_mtp(self) -> bool:
@@ -34,33 +35,34 @@ class Arm:
         return any(argument.startswith(flag) for argument in self.arguments)
 
     def takes(self, workload: str) -> bool:
-        """Whether it is measured on the workload of that name."""
+        """Whether the arm is measured on the workload of that name."""
         return not self.only or workload in self.only
 
     def effective_environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """What a process of this arm sees, with every switch resolved to "1" or "0"; switches that the master turns off are left out."""
+        """The environment of this arm's processes, with each switch resolved to "1" or "0" and without those that the master turns off."""
         merged = {**environ, **self.environment}
         resolved = {name: value for name, value in merged.items() if name not in switches.SWITCHES}
         master = switches.is_on(switches.MASTER, merged)
         alive = switches.SWITCHES if master else (switches.MASTER, switches.STRICT, switches.CPU_ENGINE)
         found = resolved | {name: str(int(switches.is_on(name, merged))) for name in alive}
         if found.get(switches.BESIDE) == "1" and merged.get(switches.BESIDE, "").strip():
-            found[switches.BESIDE] = "1, on every model"  # unset it is on where that was measured (uses.asks_beside)
+            found[switches.BESIDE] = "1, on every model"  # if unset, on where that was measured (uses.asks_beside)
         if found.get(switches.GRAPH_SIZES) == "1" and merged.get(switches.GRAPH_SIZES, "").strip():
-            found[switches.GRAPH_SIZES] = "1, with speculation too"  # unset it is on without (uses.asks_graph_sizes)
+            found[switches.GRAPH_SIZES] = "1, with speculation too"  # if unset, on without speculation (uses.asks_graph_sizes)
         return found
 
 
 def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Sequence[float] = ()) -> Arm:
-    """An arm from ``[NAME:]PART[,PART...]``; a part is ``stock``, ``package``, ``vllm``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]``
-    or ``only=WORKLOAD+WORKLOAD``. ``SGLANG_GEMMA4_WITHOUT`` may be given more than once, for several patches.
+    """An arm from ``[NAME:]PART[,PART...]``.
 
-    ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them. ``rates`` are those of
-    loads.
+    A part is ``stock``, ``package``, ``vllm``, ``mtp``, ``VARIABLE=VALUE``, ``--flag[=value]`` or
+    ``only=WORKLOAD+WORKLOAD``. ``SGLANG_GEMMA4_WITHOUT`` may be given more than once, for several patches.
+    ``assistant`` is what ``mtp`` drafts with. With ``dummy_weights``, ``stock`` keeps the switch that fills them.
+    ``rates`` are those of loads.
 
     Raises:
-        ValueError: a part is none of these, a switch does not exist, ``mtp`` is asked for without an assistant, or ``vllm`` together with
-            ``stock`` or ``package``.
+        ValueError: a part is none of these, a switch does not exist, ``mtp`` is asked for without an assistant, or
+            ``vllm`` together with ``stock`` or ``package``.
     """
     head, colon, rest = text.partition(":")
     named = colon and not head.startswith("--") and "=" not in head and "," not in head
@@ -91,7 +93,7 @@ def parse(text: str, *, assistant: str | None, dummy_weights: bool, rates: Seque
         elif equals:
             if variable.startswith(switches.MASTER):
                 switches.check_name(variable, value)  # SwitchError, a ValueError
-            listed = variable == switches.WITHOUT and variable in environment  # its own commas would part the arm
+            listed = variable == switches.WITHOUT and variable in environment  # its own commas would split the arm
             environment[variable] = f"{environment[variable]},{value}" if listed else value
         elif part not in (PACKAGE, VLLM):
             raise ValueError(
@@ -112,7 +114,7 @@ def check(arms: Sequence[Arm], environ: Mapping[str, str] = os.environ) -> None:
     """Refuse arms that share a name or do the same.
 
     Raises:
-        ValueError: a name used twice, or an arm that changes nothing against another.
+        ValueError: a name is used twice, or an arm does not differ from another.
     """
     does = [(arm.vllm, arm.effective_environment(environ), sorted(arm.arguments)) for arm in arms]
     for (i, earlier), (j, arm) in itertools.combinations(enumerate(arms), 2):

@@ -1,6 +1,7 @@
-"""This card's copy bandwidth and matrix-product rate, measured for the roofline.
+"""Measures this GPU's copy bandwidth and GEMM rate for the roofline.
 
-``python -m sglang_gemma4.benchmark.card`` prints them as JSON from a process that ends, so that no CUDA context stays behind.
+``python -m sglang_gemma4.benchmark.card`` prints them as JSON from a process that ends, so that no CUDA context stays
+behind.
 """
 
 import json
@@ -12,10 +13,11 @@ from sglang_gemma4.benchmark.kernels.timer import prepare
 
 
 def measure() -> dict[str, Any]:
-    """{"bandwidth_gbs": GB/s of a copy, read and write counted, "teraflops": TFLOP/s of a square matrix product, "source": a sentence}.
+    """{"bandwidth_gbs": GB/s of a copy, read and write counted, "teraflops": TFLOP/s of a square GEMM, "source": a sentence}.
 
-    On CUDA 2 GiB are copied and 8192 x 8192 matrices in bfloat16 multiplied, about 2 s and 4.5 GiB, given back before it returns; on a
-    CPU 64 MiB and 1024 x 1024 in float32, the CPU engine's type. Medians of the repetitions after a warm-up.
+    On CUDA it copies 2 GiB and multiplies 8192 x 8192 matrices in bfloat16; this takes about 2 s and 4.5 GiB, which
+    are freed before it returns. On a CPU it takes 64 MiB and 1024 x 1024 in float32, the CPU engine's type. Results
+    are medians after a warm-up.
     """
     import torch
 

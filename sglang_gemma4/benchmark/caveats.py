@@ -8,7 +8,7 @@ from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, TIMED, Results, batch_place, pooled, values
 from sglang_gemma4.benchmark.statistics import summary
 
-ENOUGH = 5  # counted repetitions of an arm and place
+ENOUGH = 5  # counted repetitions of an arm at a place
 _SIMULATED = "SGLANG_SIMULATE_ACC_LEN"
 
 
@@ -36,7 +36,7 @@ def _crash(crash: Record) -> str:
 
 
 def _simulated(header: Record) -> list[str]:
-    """Arms whose environment sets the accept length; where the command sets it for all of them alike, its notes say so."""
+    """Arms whose environment sets the accept length; if the command sets one for all of them, its notes say so instead."""
     lengths = {str(arm["name"]): (arm.get("environment") or {}).get(_SIMULATED) for arm in header["arms"]}
     if len(set(lengths.values())) == 1:
         return []
@@ -48,7 +48,7 @@ def _simulated(header: Record) -> list[str]:
 
 
 def _unpatched(starts: Sequence[Record]) -> list[str]:
-    """Patches that an arm asked for and did not get."""
+    """Patches that an arm asked for and that failed or were declined."""
     missing: dict[str, dict[str, None]] = {}
     for start in starts:
         for name, state in (start.get("patches") or {}).items():
@@ -58,7 +58,7 @@ def _unpatched(starts: Sequence[Record]) -> list[str]:
 
 
 def _lost(results: Results) -> list[str]:
-    """Repetitions without output, requests that failed."""
+    """Repetitions without output, requests that failed, and requests without times."""
     found = []
     for arm in results.arms:
         if empty := sum(record["arm"] == arm for record in results.empty):
@@ -90,7 +90,7 @@ def _few(results: Results) -> list[str]:
 
 
 def _below(results: Results, least: int, limit: int) -> str:
-    """Arms and places with ``least`` counted repetitions or more and fewer than ``limit``."""
+    """Arms and places with at least ``least`` and fewer than ``limit`` counted repetitions."""
     asked = [str(workload["name"]) for workload in results.header["workloads"]]
     batches = sorted({*map(int, results.header["batches"]), *results.batches})
     places = dict.fromkeys([*asked, *results.workloads, *map(batch_place, batches)])
@@ -105,7 +105,8 @@ def _below(results: Results, least: int, limit: int) -> str:
 
 
 def _rounds_apart(results: Results) -> list[str]:
-    """Where starts of one arm differ more than the arms do: the interval, which takes repetitions for independent, is then too narrow."""
+    """Differences between arms that are smaller than those between starts of one arm. The interval treats repetitions
+    as independent, so it is too narrow there."""
     found: dict[str, None] = {}
     for arm in results.arms[1:]:
         for outcome in outcomes(results, arm):

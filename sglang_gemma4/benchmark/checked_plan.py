@@ -1,4 +1,4 @@
-"""The command line of ``sglang-gemma4 bench`` as a plan. What is known to be wrong is refused before a process is started."""
+"""Turns the command line of ``sglang-gemma4 bench`` into a plan, and refuses known mistakes before any process is started."""
 
 import argparse
 import json
@@ -20,10 +20,10 @@ _AS_ASKED = ("repetitions", "roofline", "share_weights", "prefill_once", "card_l
 
 
 def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
-    """The checked plan; ``scratch`` takes the config of a model with random weights.
+    """The checked plan; ``scratch`` is the folder for the config of a model with random weights.
 
     Raises:
-        ValueError: an option is wrong, or two do not go together; the message says what to change.
+        ValueError: an option is wrong, or two options do not fit together; the message says what to change.
     """
     from sglang_gemma4.cpu.environment import has_accelerator
 
@@ -80,16 +80,16 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
 
 
 def _tiny(name: str) -> str:
-    """What a dry run serves in place of ``name``: a tiny model as it is, else the tiny one of its family."""
+    """The model that a dry run serves instead of ``name``: a tiny model itself, otherwise the tiny one of its family."""
     found = next((tiny for size, tiny in _TINY_OF.items() if size in name.lower()), DRY_MODEL)
     return name if name.startswith("tiny-") else found
 
 
 def _model(name: str, assistant: str | None, quantised: str | None, scratch: Path) -> tuple[str, str | None, bool]:
-    """Where the model is, where its assistant, and whether its weights are random.
+    """(path of the model, path of its assistant, whether its weights are random).
 
     Raises:
-        ValueError: ``quantised`` is no format, or not for this model.
+        ValueError: ``quantised`` is not a format, or not one for this model.
     """
     from sglang_gemma4.serving.launch import resolve
     from sglang_gemma4.tiny import checkpoints
@@ -110,7 +110,7 @@ def _model(name: str, assistant: str | None, quantised: str | None, scratch: Pat
 
 
 def _simulation(parsed: Sequence[arms.Arm], asked: float | None, dummy: bool) -> dict[str, str]:
-    """SGLang's own simulation of an accept length; random weights would accept next to nothing."""
+    """SGLang's environment for simulating an accept length; with random weights almost no draft would be accepted."""
     length = asked if asked is not None else ACCEPT_LENGTH if dummy and any(arm.uses_mtp for arm in parsed) else None
     if length is None:
         return {}
@@ -120,7 +120,7 @@ def _simulation(parsed: Sequence[arms.Arm], asked: float | None, dummy: bool) ->
 
 
 def _check_options(plan: Plan, arguments: argparse.Namespace) -> None:
-    """Whether what was asked for goes together."""
+    """Check that the options fit together."""
     names = {workload.name for workload in plan.workloads}
     strange = [(arm.name, ", ".join(left)) for arm in plan.arms if (left := [name for name in arm.only if name not in names])]
     lengths = [workload.name for workload in plan.workloads if workload.lengths]
@@ -165,7 +165,7 @@ def _holds_conversations(path: Path) -> bool:
 
 
 def _check_model(plan: Plan) -> None:
-    """The preflight checks of every arm, whatever its switches are, and whether the workloads fit the context."""
+    """Run the preflight checks of every arm, whatever its switches are, and check that the workloads fit the context."""
     from sglang_gemma4.diagnostics import preflight
     from sglang_gemma4.models import config_files
     from sglang_gemma4.serving.launch import fields_of
@@ -173,13 +173,13 @@ def _check_model(plan: Plan) -> None:
     config = config_files.read_config(plan.model, "model") or {}
     text = config.get("text_config", config)
     steps = [Workload("step times", *plan.step_tokens, requests=1)] if plan.batches or plan.profile else []
-    if plan.curve:  # whose last request has waited for the ends of all others
+    if plan.curve:  # its last request has waited for all others to end
         most = step_curve.most_tokens(plan.curve, plan.step_tokens[1])
         steps.append(Workload("curve of step times", plan.step_tokens[0], most, requests=1))
     for arm in plan.arms:
         fields = fields_of(["--model-path", plan.model, *plan.arguments, *(() if arm.vllm else arm.arguments)])
         if arm.vllm:
-            plan.flags(arm)  # refuses what vLLM has not
+            plan.flags(arm)  # refuses flags that vLLM does not have
         else:
             preflight.check(fields)
         context = int(fields.get("context_length") or text.get("max_position_embeddings") or sys.maxsize)

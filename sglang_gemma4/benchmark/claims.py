@@ -1,7 +1,7 @@
-"""What the documents say of speed, computed from the raw lines of named runs (``docs/claims.toml``).
+"""The speed claims of the documents, computed from the raw lines of named runs (``docs/claims.toml``).
 
-A row names a run, its loads, and which of its arms is stock, vLLM and the package. Each number is a median over counted passes, with the
-range of the passes. A row is stale when a default that it rests on changed after the run.
+A row names a run, its loads, and which of its arms is stock, vLLM and the package. Each number is a median over
+counted passes, with the range of the passes. A row is stale if a default that it depends on changed after the run.
 """
 
 import re
@@ -28,7 +28,7 @@ _CHANGE = {"when", "what", "models", "weights", "measured"}
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a default: when, what, and which rows it overtook. ``measured`` are runs that had it before."""
+    """A change of a default: when, what, and which rows it makes stale. ``measured`` lists earlier runs that already had it."""
 
     when: datetime
     what: str
@@ -37,20 +37,20 @@ class Change:
     measured: tuple[str, ...]
 
     def overtook(self, model: str, weights: str, run: str, began: datetime) -> bool:
-        """Whether a run of this model and these weights that began at ``began`` had not this change."""
+        """Whether the change makes a run stale that has this model and these weights and began at ``began``."""
         named = (not self.models or model in self.models) and (not self.weights or weights in self.weights)
         return named and run not in self.measured and began < self.when
 
 
 @dataclass(frozen=True)
 class Load:
-    """One load of a run. ``sides`` maps each side that was measured to a summary per metric; a metric without raw values is absent."""
+    """One load of a run. ``sides`` maps each measured side to a summary per metric; a metric without raw values is absent."""
 
     name: str
     sides: Mapping[str, Mapping[str, Summary]]
 
     def mark(self, metric: str) -> str:
-        """``▲``: the package is better than each other side; ``▼``: worse than one; ``=``: passes overlap; empty: nothing beside it."""
+        """``▲``: the package beats each other side; ``▼``: worse than one; ``=``: passes overlap; empty: nothing to compare with."""
         ours = self.sides["package"].get(metric)
         others = [side[metric] for name, side in self.sides.items() if name != "package" and metric in side]
         if ours is None or not others:
@@ -68,17 +68,17 @@ class Row:
     gpu: str
     run: str
     began: datetime
-    timed: bool  # the raw lines tell the hour, not the day alone
+    timed: bool  # the raw lines give the hour, not only the day
     facts: Mapping[str, str]  # commit, versions and driver, as far as the header has them
     loads: Sequence[Load]
     readme: str | None
     chart: bool
     note: str
-    overtaken: tuple[Change, ...]  # by these changes of defaults, the first one first
+    overtaken: tuple[Change, ...]  # the changes of defaults that make the row stale, the first one first
 
     @property
     def stale(self) -> Change | None:
-        """The first change that overtook the row; None: its numbers are those of the present defaults."""
+        """The first change that makes the row stale; None if its numbers are those of the present defaults."""
         return self.overtaken[0] if self.overtaken else None
 
     def load(self, name: str) -> Load:
@@ -87,7 +87,10 @@ class Row:
 
 
 def compared(ours: Summary, other: Summary, metric: str) -> int:
-    """1: each pass of ours is better than all of the other, -1: worse, 0: the ranges overlap. More tokens and fewer ms are better."""
+    """1 if each pass of ours is better than every pass of the other, -1 if worse, 0 if the ranges overlap.
+
+    More tokens and fewer milliseconds are better.
+    """
     if ours.low <= other.high and other.low <= ours.high:
         return 0
     return 1 if (ours.median > other.median) == (metric == "tokens") else -1
@@ -99,10 +102,10 @@ def day(when: datetime) -> str:
 
 
 def read(path: Path, runs: Path) -> list[Row]:
-    """The rows of a claims file over the run folders in ``runs``.
+    """The rows of a claims file, computed from the run folders in ``runs``.
 
     Raises:
-        ValueError: a key, a run, an arm or a load is not there, or a side has fewer passes than :data:`FEWEST_PASSES`.
+        ValueError: a key, a run, an arm or a load is missing, or a side has fewer passes than :data:`FEWEST_PASSES`.
     """
     told = tomllib.loads(path.read_text())
     changes = [_change(path, entry) for entry in told.get("change", [])]
@@ -110,7 +113,7 @@ def read(path: Path, runs: Path) -> list[Row]:
 
 
 def defaults(path: Path) -> dict[str, bool]:
-    """Defaults of switches as they were when the list of changes was last brought up to date."""
+    """The defaults of switches at the last update of the list of changes."""
     return dict(tomllib.loads(path.read_text()).get("defaults", {}))
 
 
@@ -157,7 +160,7 @@ def _check_keys(path: Path, name: str, entry: Mapping[str, Any], known: set[str]
 
 
 def _pass(line: Record) -> tuple[str, str, dict[str, float]] | None:
-    """Arm, load and values of a counted pass: a line of ``bench``, or one of an offline engine (``out_tps``). None: another line."""
+    """(arm, load, values) of a counted pass, from a line of ``bench`` or of an offline engine (``out_tps``); None for other lines."""
     if line.get("kind") == "repetition" and line["counted"] and line["output_throughput"] > 0:
         found = {"tokens": float(line["output_throughput"])}
         if line.get("ttft_ms"):
@@ -188,7 +191,7 @@ def _load(path: Path, row: str, name: str, arms: Mapping[str, str], passes: Sequ
 
 
 def _facts(header: Record, arm: str) -> dict[str, str]:
-    """Commit, versions and driver, from a header of ``bench`` or of a run by hand, whose arms may name a commit."""
+    """Commit, versions and driver, from a header of ``bench`` or of a manual run, whose arms may name a commit."""
     versions, device = header.get("versions", header), header.get("device", "")
     found = {name: str(versions[name]) for name in ("commit", "sglang", "vllm", "torch", "triton") if versions.get(name)}
     if "commit" not in found and (told := re.findall(r"\b[0-9a-f]{7,12}\b", f"{header.get(arm, '')} {header.get('before', '')}")):

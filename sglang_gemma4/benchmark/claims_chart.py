@@ -9,19 +9,19 @@ from sglang_gemma4.benchmark.claims import Row, day
 
 LABELS = {"stock": "stock SGLang", "vllm": "vLLM", "package": "sglang-gemma4"}
 LOOKS = {side: (plots.COLOURS[index], plots.HATCHES[index]) for side, index in plots.SIDES.items()}
-"""Colour and hatch of a side, the colour as in every plot of a run. The hatches tell them apart in print without colours."""
+"""Colour and hatch of a side. The colour is that of the side in every plot of a run; hatches distinguish the sides in black and white."""
 FIELD = "Description"
 """The PNG's text field that holds :func:`bars` as JSON, which a test compares with the raw lines."""
 
 
 def name(row: Row) -> str:
-    """Model, weights, GPU where it is not an H200, and load where it is not the mix."""
+    """The row's label: model, weights, the GPU if it is not an H200, and the load if it is not the mix."""
     load = "" if row.readme in (None, "mix") else f", {row.readme}"
     return f"{row.model}, {row.weights}" + (f", {row.gpu}" if row.gpu != "H200" else "") + load
 
 
 def bars(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """Output tokens/s by side, of each row that is drawn and its README load, by the name beside the bars."""
+    """Output tokens/s by side, for the README load of each row that is drawn, by the label of its bars."""
     found = {}
     for row in rows:
         if row.chart and row.readme:

@@ -35,10 +35,10 @@ How to measure on your own GPU: [measuring.md](measuring.md). All runs by questi
 
 
 def write(path: Path) -> list[Path]:
-    """Write what is made of a claims file in ``docs/`` of a repository; the files. Raises as :func:`claims.read`.
+    """Write the pages of a claims file in ``docs/`` of a repository, and return their paths. Raises as :func:`claims.read`.
 
     Raises:
-        ValueError: the README has not the two marker comments.
+        ValueError: the README lacks one of the two marker comments.
     """
     root = path.resolve().parents[1]
     rows = read(path, root / "runs")
@@ -51,7 +51,7 @@ def write(path: Path) -> list[Path]:
 
 
 def with_table(text: str, rows: Sequence[Row]) -> str:
-    """A README with its table, and the lines under it, made again."""
+    """The text of a README with a new table and new lines under it."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"README.md needs one line {BEGIN} and, after it, one line {END}; write them where the table belongs")
     before, rest = text.split(BEGIN)
@@ -59,7 +59,7 @@ def with_table(text: str, rows: Sequence[Row]) -> str:
 
 
 def readme_table(rows: Sequence[Row]) -> str:
-    """One line for each row that names a load for the README, and what its marks mean."""
+    """The table with one line for each row that names a README load, and the meaning of its marks."""
     shown = [row for row in rows if row.readme]
     columns = [f"{SHORT[metric]} {side}" for metric in METRICS for side in ("stock", "vLLM", "**ours**")]
     cells = []
@@ -108,7 +108,7 @@ def _cell(load: Load, metric: str, side: str) -> str:
 
 
 def _passes(shown: Sequence[Row]) -> str:
-    """``three passes (31B: two)``."""
+    """The number of passes, such as ``three passes (31B: two)``."""
     counts = {row.model: min(side["tokens"].n for side in row.load(str(row.readme)).sides.values()) for row in shown}
     usual = max(counts.values(), key=list(counts.values()).count)
     fewer = [f"{model}: {_NUMBERS[count]}" for model, count in counts.items() if count != usual]
@@ -125,7 +125,7 @@ def _lines(row: Row, load: Load) -> list[tuple[Row, list[str]]]:
 
 
 def _against(load: Load, side: str) -> str:
-    """The package's differences from a side, metric by metric; none in tokens/s of an open-loop load, which are those of its arrivals."""
+    """The package's differences from a side, metric by metric. Tokens/s of an open-loop load are left out: its arrivals decide them."""
     ours, other = load.sides["package"], load.sides[side]
     both = [metric for metric in METRICS if metric in ours and metric in other and not ("@" in load.name and metric == "tokens")]
     return ", ".join(f"{SHORT[metric]} {change(ours[metric], other[metric], metric)}" for metric in both)
@@ -139,7 +139,7 @@ def _spread(found: Summary | None) -> str:
 
 
 def _told(row: Row) -> str:
-    """Date, run, versions, commit, and what a reader has to know."""
+    """The row's entry below its table: date, run, versions, commit, and what a reader has to know."""
     when = f"{day(row.began)} {row.began.year}" + (f", {row.began:%H:%M} UTC" if row.timed else "")
     facts = {"commit": "not recorded", **row.facts}
     versions = ", ".join(f"{name} {value}" for name, value in facts.items() if name != "commit")

@@ -1,4 +1,4 @@
-"""SGLang's own benchmark client, one pass of a workload at a time."""
+"""Runs SGLang's own benchmark client, one pass of a workload at a time."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from sglang_gemma4.benchmark import client_process, latency, session_report, ses
 from sglang_gemma4.benchmark.server import Died, Server, tail
 from sglang_gemma4.benchmark.workloads import Workload
 
-GRACE = 2.0  # seconds; a server that dies breaks its clients before it has ended
+GRACE = 2.0  # seconds; a dying server breaks its clients before it has ended
 
 
 class Client:
@@ -22,7 +22,8 @@ class Client:
     def __init__(self, folder: Path, environment: Mapping[str, str], model: str, dataset: Path | None, token_ids: bool = False) -> None:
         """``folder`` takes the client's log and results; ``dataset`` is a file in ShareGPT's format, or None for random tokens.
 
-        With ``token_ids`` every workload is sent as loads are, as streams to ``/v1/completions``: the way for vLLM too."""
+        With ``token_ids`` every workload is sent like a load, as streams to ``/v1/completions``, which vLLM serves
+        too."""
         self.folder, self.model, self.dataset, self.token_ids = folder, model, dataset, token_ids
         self.log = folder / "client.log"
         self._first, self._vocabulary = 0, [0]  # tokens of prompts
@@ -30,7 +31,7 @@ class Client:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["sglang.benchmark.serving"])
         own = dict(os.environ)
-        # Threads would not outlive a fork; what SGLang warns of at import is not for this terminal.
+        # Threads would not survive a fork; SGLang's import warnings are kept off this terminal.
         os.environ.update(environment, TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
         try:
             multiprocessing.forkserver.ensure_running()
@@ -39,7 +40,7 @@ class Client:
             os.environ.update(own)
 
     def prepare(self, passes: Sequence[tuple[Workload, int]]) -> None:
-        """Wait for the import, and draw what takes time (images, a data set) of these passes (a workload and a seed) for all servers.
+        """Wait for the import, and draw the slow parts (images, a data set) of these passes (a workload and a seed) once for all servers.
 
         Raises:
             ValueError: SGLang's client does not import here, or cannot draw for this model.
@@ -59,7 +60,7 @@ class Client:
             raise ValueError(f"SGLang's benchmark client does not work here for {self.model} (exit status {process.exitcode}): {last}")
 
     def run(self, workload: Workload, server: Server, seed: int, limit: float, progress: Callable[[str], None]) -> dict[str, Any]:
-        """One pass of ``workload``: what a ``repetition`` record keeps of it, and of sessions as ``kept`` what ``warm_check`` asks again.
+        """Run one pass of ``workload``; returns the fields of its ``repetition`` record, and for sessions ``kept`` for ``warm_check``.
 
         Raises:
             Died: the server ended meanwhile, the pass took more than ``limit`` seconds, or the client itself failed.
@@ -104,7 +105,7 @@ class Client:
         return workloads.rows(workload, seed, self._vocabulary)
 
     def _drawn(self, workload: Workload) -> bool:
-        """Whether SGLang's client makes the requests; else they are rows (``workloads``)."""
+        """Whether SGLang's client makes the requests; otherwise they are rows (``workloads``)."""
         return bool(workload.images or self.dataset)
 
     def _streamed(self, workload: Workload) -> bool:
@@ -128,7 +129,7 @@ class Client:
 
 
 def _tokens(model: str) -> tuple[int, list[int], sessions.Encode]:
-    """The id that a tokenized text begins with, those of the tokens that have no meaning of their own, and text to ids."""
+    """(id that a tokenised text begins with, ids of the tokens without a special meaning, function from text to ids)."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
@@ -138,10 +139,12 @@ def _tokens(model: str) -> tuple[int, list[int], sessions.Encode]:
 
 def measured(result: Mapping[str, Any]) -> dict[str, Any]:
     """The part of the client's result that a ``repetition`` record keeps, in milliseconds, tokens and tokens/s."""
-    # The client stamps a token when text arrives; a request whose tokens have no text (random weights) has no times, not zero ones.
+    # The client stamps a token when text arrives; a request whose tokens have no text (random weights) has no times
+    # rather than zeros.
     each = zip(result["errors"], result["output_lens"], result["ttfts"], result["itls"], strict=True)
     timed = [(tokens, first, gaps) for error, tokens, first, gaps in each if not error and tokens and first > 0]
-    # The native client has one gap for each token after the first with text; the OpenAI one has one for each chunk, of any tokens.
+    # The native client has one gap per token after the first with text; the OpenAI client has one per chunk, whatever
+    # its tokens.
     native = result.get("backend") == "sglang"
     spans = [(sum(gaps), len(gaps) if native else tokens - 1) for tokens, _, gaps in timed]
     return {

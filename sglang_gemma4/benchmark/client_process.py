@@ -1,10 +1,10 @@
-"""What the processes of SGLang's benchmark client do: draw requests, or send those of one pass. They are forked from one that has
-imported it (``client``).
+"""What the processes of SGLang's benchmark client do: draw requests, or send those of one pass.
 
-Token ids go to ``/generate`` of SGLang, or as a *stream* to ``/v1/completions`` of SGLang or vLLM. SGLang's own client times text: it
-cannot see how many tokens an event of ``/v1/completions`` brings, nor one whose tokens have no text. Both servers stream the token ids
-(``return_token_ids``), so one client times both alike. All else is SGLang's client: arrivals at the times of a trace, concurrency,
-emptying the prefix cache, throughput.
+They are forked from a process that has imported the client (``client``). Token ids go to ``/generate`` of SGLang, or
+as a *stream* to ``/v1/completions`` of SGLang or vLLM. SGLang's own client times text: it cannot see how many tokens
+an event of ``/v1/completions`` brings, nor a token without text. Both servers stream the token ids
+(``return_token_ids``), so one client times both alike. The rest is SGLang's client: arrivals at the times of a trace,
+concurrency, emptying the prefix cache, throughput.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ from types import SimpleNamespace
 from typing import Any
 
 Stream = dict[str, Any]
-"""One request: ``sent`` (seconds since the first was sent), ``at`` (seconds, as planned; None for a later turn), ``asked`` (tokens),
-``events`` (list of [seconds since it was sent, tokens]) and ``error``. Of a session with a shared prompt also ``cached`` (prompt tokens
-that the server found in its cache, None where it does not say), and of rows with ``keep`` its ``prompt`` and ``tokens`` (ids)."""
+"""One request: ``sent`` (seconds since the first was sent), ``at`` (planned seconds; None for a later turn),
+``asked`` (tokens), ``events`` (list of [seconds since it was sent, tokens]) and ``error``. A session with a shared
+prompt adds ``cached`` (prompt tokens found in the server's cache, None if it does not say). Rows with ``keep`` add
+their ``prompt`` and ``tokens`` (ids)."""
 
 
 class DrawnError(Exception):
@@ -32,7 +33,7 @@ class DrawnError(Exception):
 
 
 def draw(log: Path, asked: Sequence[tuple[Sequence[str], Path]]) -> None:
-    """Have SGLang's client make the requests for each list of arguments, and write them to the path beside it."""
+    """Have SGLang's client make the requests for each list of arguments, and write them to the path given with it."""
     serving = _serving(log)
     sample = serving.get_dataset
     serving.get_tokenizer = functools.cache(serving.get_tokenizer)
@@ -53,10 +54,11 @@ def draw(log: Path, asked: Sequence[tuple[Sequence[str], Path]]) -> None:
 
 
 def run(log: Path, arguments: Sequence[str], requests: Path | list[dict[str, Any]], streams: Path | None) -> None:
-    """One pass of SGLang's client. ``requests`` is a file that :func:`draw` wrote, or rows (``workloads``). With ``streams`` the rows are
-    sent as streams, and the arrival times of their tokens are written to that file."""
+    """Run one pass of SGLang's client. ``requests`` is a file that :func:`draw` wrote, or rows (``workloads``). With
+    ``streams`` the rows are sent as streams, and the arrival times of their tokens are written to that file."""
     serving = _serving(log)
-    # The requests are token ids already; a tokenizer takes seconds to load, and would only count again what the server counts.
+    # The requests are token ids already; a tokenizer takes seconds to load, and would only recount what the server
+    # counts.
     serving.get_tokenizer = lambda *_, **__: SimpleNamespace(encode=lambda *_, **__: [0])
     serving.check_chat_template = lambda _: True
     sys.argv[1:] = arguments
@@ -84,7 +86,7 @@ def _serving(log: Path) -> Any:
 
 
 def reset(url: str, limit: float = 20.0) -> None:
-    """Empty vLLM's prefix cache. It answers status 200 with ``success`` false while requests that have just ended still hold blocks.
+    """Empty vLLM's prefix cache. vLLM answers 200 with ``success`` false while requests that have just ended still hold blocks.
 
     Raises:
         RuntimeError: blocks were held for ``limit`` seconds.
@@ -100,7 +102,7 @@ def reset(url: str, limit: float = 20.0) -> None:
 
 
 def cached_tokens(answer: Mapping[str, Any]) -> int | None:
-    """Prompt tokens that were in the cache, as an answer or an event of a stream says; None where it does not."""
+    """Prompt tokens that were in the cache, according to an answer or an event of a stream; None if it does not say."""
     details = (answer.get("sglext") or {}).get("cached_tokens_details")
     if details:
         return sum(int(details.get(place) or 0) for place in ("device", "host", "storage"))
@@ -112,16 +114,16 @@ class StreamClient:
     """Sends rows as streams; :attr:`streams` has one entry per row, in the rows' order."""
 
     def __init__(self, serving: Any, rows: list[dict[str, Any]]) -> None:
-        """``serving`` is ``sglang.benchmark.serving``."""
+        """``serving`` is the module ``sglang.benchmark.serving``."""
         self.serving, self.rows = serving, rows
         self.streams: list[Stream | None] = [None] * len(rows)
-        self._answered: dict[tuple[int, int], asyncio.Future[list[int] | None]] = {}  # context after a turn; None: it failed
+        self._answered: dict[tuple[int, int], asyncio.Future[list[int] | None]] = {}  # context after a turn; None: the turn failed
         self._first_sent: float | None = None
 
     def install(self) -> None:
         """Have this process's client send the rows, each at its time."""
         serving, replay = self.serving, self.serving.get_request
-        for engine in ("sglang", "vllm"):  # the beginning of the name decides how the prefix cache is emptied
+        for engine in ("sglang", "vllm"):  # the name's beginning decides how the prefix cache is emptied
             serving.ASYNC_REQUEST_FUNCS[f"{engine}-tokens"] = self.send
             serving._BACKEND_API_PATHS[f"{engine}-tokens"] = "/v1/completions"
         serving.get_dataset = lambda *_: [
@@ -133,7 +135,7 @@ class StreamClient:
         serving.flush_server_cache = lambda url, backend, *more: reset(url) if backend.startswith("vllm") else flush(url, backend, *more)
 
     async def send(self, request_func_input: Any, pbar: Any = None) -> Any:
-        """One request of SGLang's client: what it makes of a row, and when the tokens came."""
+        """Send one request of SGLang's client; returns its result, and stores when the tokens came."""
         index = request_func_input.extra_request_body["row"]
         row = self.rows[index]
         output = self.serving.RequestFuncOutput.init_new(request_func_input)
@@ -164,7 +166,7 @@ class StreamClient:
         return self._answered.setdefault((session, turn), asyncio.get_running_loop().create_future())
 
     async def _context(self, row: dict[str, Any]) -> list[int]:
-        """The conversation before a later turn, once its last answer is there and the think time is over."""
+        """The conversation before a later turn; waits for its last answer and then for the think time."""
         if not row.get("turn"):
             return []
         context = await self._turn(row["session"], row["turn"] - 1)
@@ -174,7 +176,7 @@ class StreamClient:
         return context
 
     async def _stream(self, asked: Any, prompt: list[int], start: float, stream: Stream, cached: bool) -> list[int]:
-        """Send, note every event that brought tokens (and with ``cached`` what was in the cache), return the tokens.
+        """Send a request, record every event that brought tokens (with ``cached`` also the cached ones), and return the tokens.
 
         Raises:
             RuntimeError: the server refused, or it does not say which tokens it generated.

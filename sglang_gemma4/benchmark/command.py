@@ -1,4 +1,4 @@
-"""``sglang-gemma4 bench``: read the command line, run the comparison, write the report."""
+"""``sglang-gemma4 bench``: reads the command line, runs the comparison, writes the report."""
 
 import argparse
 import itertools
@@ -165,7 +165,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status: 0 everything was measured, 1 an arm crashed (the report says where), 3 the time limit ended the run early."""
+    """Run the command; exit status 0 if everything was measured, 1 if an arm crashed (see the report), 3 if the time limit ended it."""
     if arguments.index:
         from sglang_gemma4.benchmark import runs_index
 
@@ -186,13 +186,13 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     from sglang_gemma4.benchmark import plots, records, runner
 
     if not arguments.no_report and (reason := plots.reason_against()):
-        terminal.say(f"the report will have no plots: {reason}")  # now, not after hours
+        terminal.say(f"the report will have no plots: {reason}")  # say it before the run, which takes hours
     started = time.monotonic()
 
     def progress(text: str) -> None:
         print(f"[{time.monotonic() - started:7.1f} s] {text}", file=sys.stderr, flush=True)
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not outlive this one
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not survive this one
         signal.signal(ending, signal.default_int_handler)
     if plan.share_weights and not plan.cpu:
         in_a_process(mapping.__name__, "processes on this card cannot map each other's memory", "--share-weights")
@@ -254,7 +254,7 @@ def _header(plan: Plan) -> dict[str, Any]:
 
 
 def in_a_process(module: str, failed: str, flag: str) -> str:
-    """Output of a module that uses the card, in a process of its own: a CUDA context here would stay for the whole run.
+    """The output of a module that uses the GPU, run in a separate process: a CUDA context here would stay for the whole run.
 
     Raises:
         ValueError: it failed or took too long; the message says to leave ``flag`` out.
@@ -264,7 +264,7 @@ def in_a_process(module: str, failed: str, flag: str) -> str:
     except subprocess.TimeoutExpired:
         raise ValueError(f"{failed} within 300 s; leave {flag} out") from None
     if done.returncode:
-        # torch warns when it ends with memory that was shared
+        # torch warns at exit about memory that was shared
         said = [line for line in done.stderr.strip().splitlines() if not line.startswith("[W")]
         raise ValueError(f"{failed} ({(said or ['no output'])[-1]}); leave {flag} out")
     return done.stdout

@@ -1,4 +1,4 @@
-"""What a report says of step times at every batch size (``step_curve.py``): the curve, its cliffs, and what captured graphs cost."""
+"""The report's part on step times at every batch size (``step_curve.py``): the curve, its cliffs, and the cost of captured graphs."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +8,13 @@ from statistics import geometric_mean, mean, median
 from sglang_gemma4.benchmark.results import Results, number, table
 
 NEIGHBOURS = 3
-"""Growth factors on either side that a batch's own is compared with."""
+"""Number of growth factors on either side with which a batch's own factor is compared."""
 CLIFFS = 8
-"""Rows of the table of cliffs, for each arm."""
+"""Number of rows per arm in the table of cliffs."""
 
 
 def curve(results: Results, arm: str) -> dict[int, float]:
-    """Milliseconds a step by batch size, ascending: medians over the passes."""
+    """Milliseconds per step by batch size, ascending; medians over the passes."""
     by_batch: dict[int, list[float]] = {}
     for record in results.curves:
         if record["arm"] == arm:
@@ -24,7 +24,7 @@ def curve(results: Results, arm: str) -> dict[int, float]:
 
 
 def accept_length(results: Results, arm: str) -> float:
-    """Tokens of a request in a step; 1 without speculation."""
+    """Tokens per request and step; 1 without speculation."""
     found = [record["accept_length"] for record in results.curves if record["arm"] == arm and record["accept_length"]]
     return median(found) if found else 1.0
 
@@ -37,7 +37,7 @@ def captured(results: Results, arm: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Cliff:
-    """Growth of the step time to ``batch`` from the measured size before it, and around it."""
+    """The growth of the step time from the measured size before ``batch`` to ``batch``, and the growth around it."""
 
     before: int
     batch: int
@@ -51,7 +51,7 @@ class Cliff:
 
 
 def cliffs(milliseconds: Mapping[int, float]) -> list[Cliff]:
-    """Every step from one batch size to the next, those first that grow most beyond their neighbours."""
+    """Every step from one batch size to the next, sorted by how much it exceeds the growth around it, largest first."""
     sizes = sorted(milliseconds)
     pairs = list(itertools.pairwise(sizes))
     growth = [milliseconds[after] / milliseconds[before] for before, after in pairs]
@@ -64,7 +64,7 @@ def cliffs(milliseconds: Mapping[int, float]) -> list[Cliff]:
 
 
 def padded(batch: int, sizes: Sequence[int]) -> str:
-    """The captured size that a batch is padded to; ``eager`` beyond the largest, ``-`` where none is known."""
+    """The captured size that a batch is padded to; ``eager`` above the largest, ``-`` if none is known."""
     return str(next((size for size in sizes if size >= batch), "eager")) if sizes else "-"
 
 
@@ -84,7 +84,7 @@ def cliff_table(results: Results) -> str:
 
 
 def cost_table(results: Results) -> str:
-    """What captured sizes cost each arm: seconds and GB of their capture, and step times over the fastest arm's at each batch size."""
+    """The cost of each arm's captured sizes: seconds and GB of capture, and step times relative to the fastest arm's at each batch size."""
     rows = []
     curves = {arm: found for arm in results.arms if (found := curve(results, arm))}
     for arm, milliseconds in curves.items():
@@ -101,12 +101,12 @@ def cost_table(results: Results) -> str:
 
 
 def _decode(usages: Iterable[Mapping[str, float]]) -> float:
-    """Of decode, verify and draft graphs together, without prefills'; the median over starts."""
+    """The sum over decode, verify and draft graphs, without prefill graphs; the median over starts."""
     return median(sum(value for phase, value in usage.items() if "prefill" not in phase) for usage in usages)
 
 
 def _ranges(sizes: Sequence[int]) -> str:
-    """``1-8, 10-32 by 2, 40``: ascending sizes, equal distances together."""
+    """Ascending sizes as text such as ``1-8, 10-32 by 2, 40``, with equal distances merged."""
     parts: list[str] = []
     left = list(sizes)
     while left:
@@ -121,7 +121,7 @@ def _ranges(sizes: Sequence[int]) -> str:
 
 
 def described(results: Results) -> str:
-    """How the curves were taken."""
+    """A sentence on how the curves were measured."""
     kinds = {(record["batch"], record["input_tokens"], record["tokens_between"]): None for record in results.curves}
     each = "; ".join(
         f"{batch} requests of {inputs} prompt tokens that end one after another, {tokens} tokens apart" for batch, inputs, tokens in kinds
@@ -135,7 +135,7 @@ def text(results: Results) -> str:
 
 
 def sentence(results: Results) -> str:
-    """For the first line of a report: each arm's largest excess over the growth around it."""
+    """For the first line of a report: the largest excess of each arm over the growth around it."""
     parts = []
     for arm in results.arms:
         if found := cliffs(curve(results, arm)):

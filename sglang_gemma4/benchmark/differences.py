@@ -1,4 +1,4 @@
-"""Differences between the arms of a run that nobody asked for: settings of the servers, and what they ran on."""
+"""Unrequested differences between the arms of a run: in the settings of the servers, and in the machines they ran on."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from typing import Any
 
 from sglang_gemma4.benchmark.records import Record
 
-DRIFT = 0.01  # of the largest value; free memory differs that much from start to start
+DRIFT = 0.01  # of the largest value; free memory varies this much between starts
 _MISSING = "not set"
 _SHOWN = 60  # characters of a value in a sentence
 
-# Different at every start, a matter of where the process runs, or SGLang's private note of how a setting was given.
+# Different at every start, dependent on where the process runs, or SGLang's private note of how a setting was given.
 _INHERENT = re.compile(
     r"(^|\.)_|(^|[._])(port|ports|pid|pids|process_id|random_seed|seed|dist_init_addr|api_key|admin_api_key|start_time|uptime|log_file|url)$"
     r"|_port$|_pid$|_api_key$|sglang_gemma4_start\."
@@ -35,7 +35,7 @@ _ALIASES = {
     "ep": "ep_size",
 }
 
-# Settings that a flag of the same name holds still in every arm.
+# Settings that are fixed in every arm by a flag of the same name.
 _PINNED = re.compile(
     r"max_(running_requests|total_num_tokens|total_tokens|prefill_tokens)|swa_full_tokens_ratio|mem_fraction_static|chunked_prefill_size"
     r"|((prefill_|decode_)?attention|sampling|moe_runner)_backend|kv_cache_dtype|page_size|context_length|cuda_graph_max_bs"
@@ -44,11 +44,11 @@ _PINNED = re.compile(
 
 
 def unasked(starts: Sequence[Record], header: Record) -> list[str]:
-    """One sentence for each setting that differs between arms, or between starts of one arm, without an arm having asked.
+    """One sentence for each setting that differs between arms, or between starts of one arm, though no arm asked for it.
 
-    An arm asks by an argument or environment variable that the other arms lack or set otherwise; what every arm asks for alike and yet
-    comes out different is reported. Servers, those of vLLM and offline engines are compared apart. A setting sized from free memory that
-    stays within :data:`DRIFT` everywhere is called a drift.
+    An arm asks by an argument or environment variable that the other arms lack or set otherwise. A setting that every
+    arm asks for alike and that still differs is reported. SGLang's servers, vLLM's and offline engines are compared
+    separately. A setting sized from free memory that stays within :data:`DRIFT` everywhere is called a drift.
 
     Args:
         starts: the ``start`` records of a run.
@@ -59,7 +59,7 @@ def unasked(starts: Sequence[Record], header: Record) -> list[str]:
     for process in processes:
         own = [start for start in starts if start["process"] == process]
         names = sorted({name for start in own for name in _flat(start["settings"])})
-        # Arms of vLLM have flags of their own: beside them no flag of SGLang would be one that every arm has alike.
+        # vLLM arms have flags of their own: compared with them, no SGLang flag would be alike in every arm.
         asked = _asked([arm for arm in header["arms"] if (arm.get("engine") == "vllm") == (process == "vllm")], names)
         for name in names:
             sentence = None if _INHERENT.search(name) else _sentence(name, _by_arm(own, name), name in asked)
@@ -115,13 +115,13 @@ def _asked(arms: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
     keys = {key for arm in wanted for key in arm}
     differing = {key for key in keys if len(_distinct([arm.get(key, _MISSING) for arm in wanted])) > 1}
     if "speculative_algorithm" in differing and any("speculative_algorithm" not in arm for arm in wanted):
-        # An arm with speculation beside one without: its depth and width are part of what was asked.
+        # One arm speculates and another does not: the draft's depth and width are part of what was asked.
         differing |= {name for name in names if name.split(".")[-1].startswith("speculative_")}
     return differing | {name for name in names if name.split(".")[-1] in differing}
 
 
 def _wanted(arm: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Setting name to the value this arm asked for: ``--some-name 3``, ``--some-name=3``, ``--flag`` and environment variables."""
+    """The value that this arm asks for, by setting: from ``--some-name 3``, ``--some-name=3``, ``--flag`` and environment variables."""
     wanted: dict[str, Any] = {}
     for variable, value in dict(arm.get("environment") or {}).items():
         wanted[str(variable)] = wanted[str(variable).lower()] = str(value)
@@ -137,7 +137,7 @@ def _wanted(arm: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _setting(flag: str, names: Sequence[str]) -> str:
-    """The setting a flag stands for; argparse takes a flag's unique beginning too (``--tp`` for ``--tp-size``)."""
+    """The setting that a flag stands for; like argparse, it accepts a flag's unique prefix (``--tp`` for ``--tp-size``)."""
     if flag in _ALIASES or flag in names:
         return _ALIASES.get(flag, flag)
     longer = [name for name in names if name.startswith(flag)]
@@ -145,7 +145,7 @@ def _setting(flag: str, names: Sequence[str]) -> str:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level, names joined with dots, temporary paths made alike."""
+    """Nested settings flattened to one level, with names joined by dots and temporary paths replaced by one text."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -167,7 +167,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _drift(values: Sequence[Any]) -> float | None:
-    """Largest difference over the largest value; None where a value is not a number or is 0."""
+    """Largest difference relative to the largest value; None if a value is not a number or is 0."""
     if any(isinstance(value, bool) or not isinstance(value, int | float) or value <= 0 for value in values):
         return None
     return float((max(values) - min(values)) / max(values))

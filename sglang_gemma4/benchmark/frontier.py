@@ -1,6 +1,7 @@
-"""What an engine's bound on pauses trades: p99 between tokens against p99 first token and tokens/s, as one curve an engine.
+"""The trade-off of an engine's limit on pauses: p99 inter-token latency against p99 TTFT and tokens/s, as one curve per engine.
 
-The package has ``SGLANG_GEMMA4_BESIDE_GAP``, vLLM its budget of tokens a step. An arm ``ENGINE@SETTING`` is a point of its engine's curve.
+The package has ``SGLANG_GEMMA4_BESIDE_GAP``, vLLM its token budget per step. An arm ``ENGINE@SETTING`` is one point
+of that engine's curve.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,14 +29,14 @@ class Point:
 
 
 def arms(mtp: bool, vllm: bool) -> list[str]:
-    """The arms of ``--frontier``; a dry run has no vLLM."""
+    """The arms of ``--frontier``, as their command-line texts; a dry run has no vLLM."""
     how = ",mtp" if mtp else ""
     found = [f"package@{gap}:package{how},{switches.BESIDE_GAP}={gap}" for gap in GAPS]
     return found + [f"vllm@{budget}:vllm{how},--max-num-batched-tokens={budget}" for budget in BUDGETS if vllm]
 
 
 def curves(results: Results, workload: str) -> dict[str, list[Point]]:
-    """By engine, the points in the arms' order; engines with one point alone are left out."""
+    """By engine, its points in the order of the arms; engines with a single point are left out."""
     found: dict[str, list[Point]] = {}
     for arm in results.arms:
         engine, at, setting = arm.partition("@")
@@ -48,7 +49,7 @@ def curves(results: Results, workload: str) -> dict[str, list[Point]]:
 
 
 def draw(results: Results, path: Path, figure_of: Callable[..., Any], looks: Mapping[str, tuple[str, str]]) -> bool:
-    """A row for each workload: first tokens and tokens/s over pauses, every point with its setting; False without curves."""
+    """Draw a row per workload: TTFT and tokens/s over ITL, each point labelled with its setting; False without curves."""
     drawn = {workload: found for workload in results.workloads if (found := curves(results, workload))}
     if not drawn:
         return False

@@ -1,4 +1,4 @@
-"""What is sampled while a workload runs: SGLang's metrics, and memory of the card or of the processes."""
+"""Samples SGLang's metrics, and the memory of the GPU or of the processes, while a workload runs."""
 
 import contextlib
 import math
@@ -16,10 +16,10 @@ PEAKS = {
 }
 GIB = 1024**3
 METRICS_EVERY = 2.0
-"""Seconds between two reads of ``/metrics``. SGLang renders them in the process that streams the answers, which wait about 25 ms for each
-read: read twice a second they were the 99th percentile of inter-token latency."""
+"""Seconds between two reads of ``/metrics``. SGLang renders them in the process that streams the answers, which then
+wait about 25 ms. Two reads per second decided the 99th percentile of inter-token latency."""
 
-# vLLM's names of the same quantities: a draft of one request is followed by its verification.
+# vLLM's names of the same quantities; each draft of a request is followed by its verification.
 VLLM_NAMES = {
     "vllm:kv_cache_usage_perc": "sglang:full_token_usage",
     "vllm:num_requests_running": "sglang:num_running_reqs",
@@ -31,9 +31,9 @@ VLLM_NAMES = {
 
 
 def read_metrics(url: str) -> dict[str, float]:
-    """One value for each metric of a live ``/metrics``, summed over its labels but ``mode``, which joins the name: ``name[mode]``.
+    """One value per metric of a live ``/metrics``, summed over all labels except ``mode``, which joins the name: ``name[mode]``.
 
-    Those of vLLM have SGLang's names (:data:`VLLM_NAMES`)."""
+    vLLM's metrics get SGLang's names (:data:`VLLM_NAMES`)."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
@@ -49,7 +49,7 @@ def read_metrics(url: str) -> dict[str, float]:
 
 @dataclass
 class Watched:
-    """Largest values of gauges (those of :data:`PEAKS` and ``memory_peak_gib``; None: never seen), and what was added to counters."""
+    """The largest values of gauges (:data:`PEAKS` and ``memory_peak_gib``; None: never seen), and the growth of counters."""
 
     peaks: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys((*PEAKS, "memory_peak_gib")))
     added: dict[str, float] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Watched:
         return self.added.get("sglang:generation_tokens_total")
 
     def accept_length(self, completed: int) -> float | None:
-        """Tokens per request and verify step; None without speculation. The first token of the ``completed`` requests is the prefill's."""
+        """Tokens per request and verify step; None without speculation. The first token of each ``completed`` request is prefill's."""
         steps = self.added.get("sglang:spec_verify_calls_total", 0.0)
         return ((self.added_tokens or 0.0) - completed) / steps if steps else None
 
 
 @contextlib.contextmanager
 def watch(url: str, process: int, every: float = METRICS_EVERY) -> Iterator[Watched]:
-    """Sample a server's metrics and the memory in use (``process``: its id) ``every`` so many seconds; counters follow at the end."""
+    """Sample a server's metrics and the memory in use (``process``: its id) ``every`` so many seconds; counters are read at the end."""
     found, memory, before, done = Watched(), memory_in_use(process), read_metrics(url), threading.Event()
 
     def sample() -> None:
@@ -87,12 +87,12 @@ def watch(url: str, process: int, every: float = METRICS_EVERY) -> Iterator[Watc
     finally:
         done.set()
         thread.join()
-    with contextlib.suppress(OSError):  # the server is gone; the caller notices and records it
+    with contextlib.suppress(OSError):  # the server has ended; the caller notices and records it
         found.added = {name: value - before.get(name, 0.0) for name, value in read_metrics(url).items()}
 
 
 def memory_in_use(process: int) -> Callable[[], float]:
-    """A function that returns GiB in use: of all visible cards, or, without one, of ``process`` (an id) and its children."""
+    """A function that returns the GiB in use on all visible GPUs or, without one, by ``process`` (an id) and its children."""
     with contextlib.suppress(Exception):  # no NVIDIA driver or library: measure the processes
         import pynvml
 

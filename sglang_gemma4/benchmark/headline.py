@@ -1,4 +1,4 @@
-"""The first line of a report: what was bought, in plain words made from the data. Intervals stand in the tables, doubts under Caveats."""
+"""The first line of a report: the gain, in words made from the data. Intervals are in the tables, doubts under Caveats."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import METRIC, Results, number, values
 from sglang_gemma4.benchmark.statistics import Ratio, ratio, summary
 
-_NAMED = 4  # of each kind of outcome; the tables hold the rest
+_NAMED = 4  # outcomes named of each type; the tables hold the rest
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An arm's output tokens/s over the baseline's, in one place (a workload, or a batch size of the offline engine)."""
+    """An arm's output tokens/s relative to the baseline's, at one place (a workload, or a batch size of the offline engine)."""
 
     place: str
     ratio: Ratio
@@ -21,10 +21,10 @@ class Outcome:
 
 
 def sentence(results: Results) -> str:
-    """What was bought, arm by arm.
+    """The gain of each arm over the baseline.
 
-    A ratio is given where its interval excludes 1. Where it does not, and where two decimals show no more than 1.00, there is "no
-    difference"; without an interval (of a single pass) a ratio is "unproven". Arms that died say so.
+    A ratio is given if its interval excludes 1. If it does not, or if the ratio rounds to 1.00, there is "no
+    difference". Without an interval (from a single pass) a ratio is "unproven". Arms that died are named.
     """
     baseline, *others = results.arms
     compared = {arm: found for arm in others if (found := outcomes(results, arm))}
@@ -33,7 +33,7 @@ def sentence(results: Results) -> str:
     parts: list[str] = []
     passes = {arm: _passes([n for one in found for n in one.repetitions]) for arm, found in compared.items()}
     for arm, found in compared.items():
-        # Two arms beside each other need their unit, and passes that are as many, named once.
+        # Two arms in one sentence need their unit only once, and the number of passes once if it is the same.
         last = arm == list(compared)[-1] or len(set(passes.values())) > 1
         parts.append(_against(baseline, arm, found, unit=not parts) + (f" ({passes[arm]})" if last else ""))
     loads = load_report.sentences(results)
@@ -52,20 +52,20 @@ def outcomes(results: Results, arm: str) -> list[Outcome]:
 
 
 def crash_text(crash: Record) -> str:
-    """What a ``crash`` record says happened."""
+    """A ``crash`` record as a sentence."""
     if crash.get("why"):
         return f"{crash['arm']} was not run on {crash['during']} ({crash['why']})"
     return f"{crash['arm']} died during {crash['during']} ({exit_text(crash)})"
 
 
 def exit_text(crash: Record) -> str:
-    """How a process ended."""
+    """How a process ended, as text."""
     status = crash.get("exit_status")
     return "it hung" if status is None else f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
 def _against(baseline: str, arm: str, found: list[Outcome], unit: bool) -> str:
-    flipped = arm == STOCK  # stock is what others are held against, whichever arm came first
+    flipped = arm == STOCK  # the ratio is shown over stock, whichever arm came first
     first, other = (arm, baseline) if flipped else (baseline, arm)
     told: dict[str, float] = {}
     unproven: dict[str, float] = {}
@@ -98,7 +98,7 @@ def _times(value: float) -> str:
 
 
 def _places(places: list[str]) -> str:
-    """``on chat, images``, ``at batch 1, 8``."""
+    """Places as text, such as ``on chat, images`` or ``at batch 1, 8``."""
     batches = [place.removeprefix("batch ") for place in places if place.startswith("batch ")]
     others = [place for place in places if not place.startswith("batch ")]
     return ", ".join([f"on {', '.join(others)}"] * bool(others) + [f"at batch {', '.join(batches)}"] * bool(batches))
@@ -110,7 +110,7 @@ def _passes(counts: list[int]) -> str:
 
 
 def _alone(results: Results, arm: str) -> str:
-    """What an arm without a counterpart reached."""
+    """The throughput of an arm that has nothing to be compared with."""
     found = [(place, own) for place in results.places if (own := results.at(place, arm))]
     if not found:
         return f"{arm}: no counted pass"

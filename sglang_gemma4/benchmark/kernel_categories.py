@@ -1,4 +1,4 @@
-"""What a kernel is for, told by its name; and the kernel table of a ``profile`` record."""
+"""What a kernel is for, judged by its name; and the kernel table of a ``profile`` record."""
 
 import re
 from collections import defaultdict
@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from sglang_gemma4.benchmark import results as markdown
 from sglang_gemma4.benchmark.records import Record
 
-# First match wins, upper and lower case alike. Names are those of SGLang 0.5.23 on Gemma 4's paths (Triton attention and experts, its JIT
-# kernels, sgl_kernel), of PyTorch, cuBLAS, FlashInfer and FlashAttention, and of CPU operators, which say less: experts are aten::mm too.
+# The first match wins; case is ignored. Names are those of SGLang 0.5.23 on Gemma 4's paths (Triton attention and
+# experts, its JIT kernels, sgl_kernel), of PyTorch, cuBLAS, FlashInfer and FlashAttention, and of CPU operators. The
+# latter say less: experts are aten::mm too.
 PATTERNS: tuple[tuple[str, str], ...] = (
     ("collective", r"nccl|all_?reduce|all_?gather|reduce_scatter|cross_device|multimem|one_?shot|two_?shot|^c10d::"),
     (
@@ -55,7 +56,7 @@ _COMPILED = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern i
 
 LEAST_SHARE = 0.004
 MOST_ROWS = 30
-"""The table names kernels of at least this share of the time, this many at most, and sums the rest up."""
+"""The table names at most this many kernels, those with at least this share of the time, and sums up the rest."""
 
 
 def category(name: str) -> str:
@@ -64,7 +65,7 @@ def category(name: str) -> str:
 
 
 def table(record: Record) -> str:
-    """A ``profile`` record (``records.py``) as Markdown: kernels, then categories, beside their floors where there is a roofline."""
+    """A ``profile`` record (``records.py``) as Markdown: kernels, then categories, with their floors if there is a roofline."""
     steps, kernels = record["steps"], sorted(record["kernels"], key=lambda row: -row["microseconds"])
     total = sum(row["microseconds"] for row in kernels) or 1.0
 
@@ -85,7 +86,7 @@ def table(record: Record) -> str:
 
 
 def _by_category(record: Record, columns: list[str], measured: Callable[[Sequence[Record]], list[str]]) -> list[str]:
-    """The table of categories, beside their floors where there is a roofline, and then how to read those."""
+    """The table of categories, with their floors if there is a roofline, followed by how to read them."""
     roofline, groups = record.get("roofline"), defaultdict(list)
     for row in record["kernels"]:
         groups[row["category"]].append(row)
@@ -119,7 +120,7 @@ def _floor(rows: Sequence[Record], floor: Record | None, steps: int) -> list[str
 
 
 def counted(record: Record) -> str:
-    """What the times of a ``profile`` record are, in a few words; those without ``busy_microseconds`` are older than own times."""
+    """A few words on what the times of a ``profile`` record count; those without ``busy_microseconds`` are older than own times."""
     if record.get("clock") == "cpu":
         return "CPU operators, own time"
     return "GPU kernels" if "busy_microseconds" in record else "GPU kernels, sum of durations that may overlap"
@@ -134,5 +135,5 @@ def _header_time(record: Record, total: float) -> str:
 
 
 def _shown(name: str) -> str:
-    """CuTe DSL writes the layout of every argument into a kernel's name; the table does without."""
+    """A kernel's name for the table, without the layouts of arguments that CuTe DSL writes into it."""
     return name.removeprefix("kernel_cutlass_kernel_").split("_object_at_")[0]

@@ -1,12 +1,13 @@
-"""What a pass of a load says of latency, and goodput: the highest request rate at which latency stays within limits.
+"""The latency of a pass of a load, and goodput: the highest request rate at which latency stays within limits.
 
-TTFT is from sending a request to the event with its first tokens. ITL is the gap between two events of a stream that bring tokens, each
-gap once, whatever number of tokens it ends with: under MTP a verify step brings several at once, and what a reader sees is the pause
-before them. ``token_itl_ms`` counts each token instead, a gap spread evenly over the tokens that end it.
+TTFT is from sending a request to the event with its first tokens. ITL is the time between two events of a stream that
+bring tokens, and counts once, however many tokens it ends with: under MTP a verify step brings several at once, and a
+reader sees the pause before them. ``token_itl_ms`` counts each token instead, with a gap spread evenly over the
+tokens that end it.
 
-Gaps are also told apart by whether another request was being admitted meanwhile, that is sent and without its first token:
-``admitting_itl_ms`` and ``pure_itl_ms``. What admission costs a running request is the 99th percentile of the former over the median of
-the latter, which is the plain decode or verify step.
+Gaps are also separated by whether another request was being admitted meanwhile, which means it was sent and had no
+token yet: ``admitting_itl_ms`` and ``pure_itl_ms``. The cost of admission to a running request is the 99th percentile
+of the former over the median of the latter, which is the plain decode or verify step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from sglang_gemma4.benchmark.workloads import ITL_LIMIT, TTFT_LIMIT, load_name
 
 
 def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], rate: float | None) -> dict[str, Any]:
-    """The part of a ``repetition`` record that comes from the client's result and its streams (``client_process``)."""
+    """The part of a ``repetition`` record that is computed from the client's result and its streams (``client_process``)."""
     done = [stream for stream in streams if not stream["error"]]
     events = [np.asarray(stream["events"], float) for stream in done]  # each [events, 2]: seconds since it was sent, tokens
     tokens, seconds = int(sum(each[:, 1].sum() for each in events)), result["duration"]
@@ -55,10 +56,10 @@ def measured(result: Mapping[str, Any], streams: Sequence[Mapping[str, Any]], ra
 
 
 def _during_admission(streams: Sequence[Mapping[str, Any]], begin: Any, end: Any) -> Any:
-    """Whether a request was sent and waited for its first token during each gap from ``begin`` to ``end`` (seconds)."""
+    """For each gap from ``begin`` to ``end`` (seconds), whether a request that was sent waited for its first token meanwhile."""
     waits = sorted((stream["sent"], stream["sent"] + stream["events"][0][0]) for stream in streams if stream["events"])
     starts = [start for start, _ in waits]
-    latest = np.maximum.accumulate([-np.inf, *(over for _, over in waits)])  # end of the waits that began first, by their number
+    latest = np.maximum.accumulate([-np.inf, *(over for _, over in waits)])  # [n]: latest end of the n waits that began first
     return latest[np.searchsorted(starts, end)] > begin
 
 
@@ -69,7 +70,7 @@ def _spread(values: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Point:
-    """An arm at one rate of a load, over its passes: percentiles in milliseconds, and how many requests failed."""
+    """An arm at one rate of a load, over its passes: percentiles in milliseconds, and the number of failed requests."""
 
     rate: float
     ttft_p50: Summary
@@ -85,7 +86,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Goodput:
-    """``rate`` requests/s (None: not even the lowest was within the limits), and whether no higher rate was measured to fail."""
+    """``rate`` in requests/s (None: even the lowest exceeded the limits), and whether no higher rate was measured to fail."""
 
     rate: float | None
     lowest: float
@@ -103,7 +104,7 @@ def loads(results: Results) -> list[str]:
 
 
 def points(results: Results, load: str, arm: str) -> list[Point]:
-    """The rates of a load at which ``arm`` has passes whose requests have gaps, ascending."""
+    """Ascending, the rates of a load at which ``arm`` has passes with inter-token latencies."""
     found_points = []
     for rate, name in asked(results, load):
         own = [record for record in results.at(name, arm) if record.get("itl_ms") and record["ttft_ms"]]
@@ -116,7 +117,7 @@ def points(results: Results, load: str, arm: str) -> list[Point]:
 
 
 def asked(results: Results, load: str) -> list[tuple[float, str]]:
-    """Rates of a load that the run was asked for, and the names of their workloads, ascending."""
+    """Ascending, the rates of a load that the run was asked for, with the names of their workloads."""
     names = [str(workload["name"]) for workload in results.header["workloads"]]
     return sorted((found[1], name) for name in names if (found := load_name(name)) and found[0] == load)
 
@@ -127,16 +128,16 @@ def _empty(results: Results, name: str, arm: str) -> list[Record]:
 
 
 def limits(results: Results) -> tuple[float, float]:
-    """Limits of p99 TTFT and p99 ITL in milliseconds, as the run was asked for."""
+    """The limits of p99 TTFT and p99 ITL in milliseconds that the run was asked for."""
     found = results.header.get("limits") or {}
     return float(found.get("ttft_ms", TTFT_LIMIT)), float(found.get("itl_ms", ITL_LIMIT))
 
 
 def goodput(results: Results, load: str, arm: str) -> Goodput | None:
-    """The highest rate up to which every rate is within the limits; a rate above one that is not within them does not count. None:
-    nothing was measured.
+    """The highest rate up to which every rate is within the limits; None if nothing was measured.
 
-    A rate at which the server died or every request failed is not within them; at one that is not measured yet the answer is "at least".
+    A rate above one that exceeds the limits does not count. A rate exceeds them if the server died or every request
+    failed. If the next rate is not measured yet, the answer is "at least".
     """
     measured_points = {point.rate: point for point in points(results, load, arm)}
     rates, best = asked(results, load), None

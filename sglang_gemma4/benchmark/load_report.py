@@ -1,4 +1,4 @@
-"""Open-loop loads in a report: latency at every rate, and goodput of every arm."""
+"""Open-loop loads in a report: latency at every rate, and the goodput of every arm."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from sglang_gemma4.benchmark.workloads import load_name
 
 LATE = 100.0  # milliseconds that the client may send late (99th percentile) before its times are doubted
 ADMITTING = "ITL p99 admitting / p50 pure ms"
-FEW = 100  # requests of a pass; the 99th percentile of fewer is nearly their largest
+FEW = 100  # requests of a pass; with fewer the 99th percentile is nearly the largest
 HOW_TO_READ = (
     "Open loop: requests arrive as a Poisson process at the rate, the same ones at the same times for every arm, whatever the server has "
     "finished. TTFT is over requests. ITL is the gap between two stream events that bring tokens, of which one may bring several under "
@@ -21,12 +21,12 @@ HOW_TO_READ = (
 
 
 def how_to_read(results: Results) -> str:
-    """What the tables mean, with the limits of the run."""
+    """What the tables mean, including the limits of the run."""
     return HOW_TO_READ.format(*latency.limits(results))
 
 
 def tables(results: Results) -> list[tuple[str, str]]:
-    """Name and table of each load, a row for each rate and arm."""
+    """(name, table) of each load; the table has a row for each rate and arm."""
     columns = ["requests/s", "arm", "done/s", "output tok/s", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
     columns += ["per token p50 / p99 ms", ADMITTING, "running peak", "within limits"]
     return [(load, table(columns, _rows(results, load))) for load in latency.loads(results)]
@@ -59,7 +59,7 @@ def _rows(results: Results, load: str) -> list[list[str]]:
 
 
 def admitting(records: Sequence[Record]) -> str:
-    """p99 of the gaps while another request waited for its first token, p50 of the others, and what the one is of the other."""
+    """p99 ITL while another request waited for its first token, p50 ITL otherwise, and the ratio of the two."""
     with_both = [record for record in records if record.get("admitting_itl_ms") and record.get("pure_itl_ms")]
     if not with_both:
         return "-"

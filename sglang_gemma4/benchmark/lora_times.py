@@ -1,10 +1,11 @@
-"""Decode steps and prefills of a batch whose requests use none, 1, 8 or 32 LoRA adapters, beside the same engine without LoRA.
+"""Decode steps and prefills of a batch whose requests use none, 1, 8 or 32 LoRA adapters, and of the same engine without LoRA.
 
     python -m sglang_gemma4.benchmark.lora_times FOLDER MODEL [--arms stock base lora] [--cpu]
 
-Random weights and random adapters of attention and the dense FFN. Each arm is an engine in a process of its own; they start side by side,
-over one copy of the weights, and are measured in turn. ``stock-lora`` is SGLang with LoRA and none of the package: where it does not start,
-the error is its result. FOLDER gets ``raw.jsonl``, a log an engine and ``REPORT.md``.
+Random weights and random adapters of attention and the dense FFN. Each arm is an engine in a process of its own. The
+engines start in parallel, over one copy of the weights, and are measured alternately. ``stock-lora`` is SGLang with
+LoRA and none of the package: if it does not start, the error is its result. FOLDER gets ``raw.jsonl``, a log per
+engine and ``REPORT.md``.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from sglang_gemma4.benchmark.statistics import summary
 from sglang_gemma4.benchmark.step_engine import StepEngine, environment
 
 ARMS = {"stock": (True, False), "stock-lora": (True, True), "base": (False, False), "lora": (False, True)}
-"""Stock or not, with LoRA or not."""
+"""By arm: whether it is stock, and whether it has LoRA."""
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FLAGS = (
     *("--attention-backend=triton", "--sampling-backend=pytorch", "--mm-attention-backend=triton_attn"),
@@ -34,7 +35,7 @@ FLAGS = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """The parser of the command line."""
     form = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     form.add_argument("folder", type=Path)
     form.add_argument("model", help="a real size with random weights (e2b, 26b-a4b) or a checkpoint, whose weights are not read")
@@ -50,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure what the command line asks for; the exit status: 1 if an arm crashed, which the report names."""
+    """Measure what the command line asks for; exit status 1 if an arm crashed, which the report names."""
     asked = parser().parse_args(words)
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +91,7 @@ def _plan(asked: argparse.Namespace, scratch: Path) -> Plan:
 
 
 def _adapters(model: Path, scratch: Path, count: int, rank: int) -> list[str]:
-    """Random ones, as ``--lora-paths`` names them."""
+    """Write ``count`` random adapters and return their ``--lora-paths`` entries."""
     import torch
 
     from sglang_gemma4.tiny import random_adapters
@@ -106,7 +107,7 @@ def _adapters(model: Path, scratch: Path, count: int, rank: int) -> list[str]:
 
 
 def _measure(plan: Plan, asked: argparse.Namespace) -> None:
-    """All engines side by side; one that dies is named in the raw lines, and the others go on."""
+    """Run all engines in parallel; one that dies is named in the raw lines, and the others continue."""
     said = partial(print, flush=True)
     with ExitStack() as running:
         shared = running.enter_context(environment(plan))
@@ -133,7 +134,7 @@ def _measure(plan: Plan, asked: argparse.Namespace) -> None:
 
 
 def _report(lines: list[records.Record]) -> str:
-    """A table: medians of the counted repetitions, least and most beside them."""
+    """A table of medians over the counted repetitions, with minimum and maximum."""
     header = next(line for line in lines if line["kind"] == "header")
     rows = []
     steps = [line for line in lines if line["kind"] == "step" and line["counted"]]

@@ -1,4 +1,4 @@
-"""Versions, card and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
+"""Versions, GPU and environment of a run. A probe that fails is left out; nothing here imports SGLang."""
 
 import contextlib
 import ctypes
@@ -21,12 +21,12 @@ PREFIXES = ("SGLANG_", "CUDA_", "TORCH_", "TRITON_", "NCCL_", "OMP_")
 
 
 def facts(command: Sequence[str]) -> dict[str, Any]:
-    """What every raw header has beside its plan: ``command`` (with its flags), ``versions``, ``device`` and ``environment``."""
+    """What every raw header holds besides its plan: ``command`` (with its flags), ``versions``, ``device`` and ``environment``."""
     return {"command": [without_paths(word) for word in command], "versions": versions(), "device": device(), "environment": environment()}
 
 
 def versions() -> dict[str, str]:
-    """Of the package (``commit`` and ``sources``), of Python, and of what the package runs on."""
+    """Versions of the package (``commit`` and ``sources``), of Python, and of what the package runs on."""
     found = {"sglang-gemma4": __version__, "python": platform.python_version(), "commit": commit(), "sources": sources()}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(PackageNotFoundError):
@@ -35,7 +35,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Of the checkout, of the address that pip installed from, or ``unknown``; then :func:`sources` tells what ran."""
+    """The commit of the checkout or of the address that pip installed from, else ``unknown``; then :func:`sources` identifies the code."""
     if described := _printed(["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=12"]):
         return described
     with contextlib.suppress(PackageNotFoundError, ValueError, KeyError, TypeError):
@@ -44,7 +44,7 @@ def commit() -> str:
 
 
 def sources(package: Path = PACKAGE) -> str:
-    """A digest of the package's Python and JSON files, patches included: equal in a copy without git and in a checkout of its commit."""
+    """A digest of the package's Python and JSON files, patches included; a copy without git has the same as a checkout of its commit."""
     found: dict[str, Path] = {}
     for root, prefix in ((package, Path()), ((package / "patches").resolve(), Path("patches"))):  # in a checkout patches/ is a link
         paths = (path for path in root.rglob("*") if path.suffix in (".py", ".json") and path.is_file())
@@ -56,7 +56,7 @@ def sources(package: Path = PACKAGE) -> str:
 
 
 def no_cuda() -> str | None:
-    """Why no CUDA GPU can be used, as the driver says within milliseconds, or None; torch is asked where it is imported anyway."""
+    """Why no CUDA GPU can be used, as the driver reports within milliseconds, or None; torch is asked only if it is imported anyway."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -68,7 +68,7 @@ def no_cuda() -> str | None:
 
 
 def device() -> dict[str, Any]:
-    """The cards, or the processor where there are none: ``name``, ``count``, ``memory_gib`` of one, ``driver``."""
+    """The GPUs, or the processor if there are none: ``name``, ``count``, ``memory_gib`` of one, ``driver``."""
     if listed := _printed(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]):
         cards = listed.splitlines()
         name, mebibytes, driver = cards[0].split(", ")
@@ -78,7 +78,7 @@ def device() -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process that SGLang, CUDA, torch and Triton read; values that hold a path are named only."""
+    """The variables of this process that SGLang, CUDA, torch and Triton read; of a value that holds a path only the name is kept."""
     return {
         name: "(a path)" if os.sep in value else value
         for name, value in sorted(os.environ.items())
@@ -87,7 +87,7 @@ def environment() -> dict[str, str]:
 
 
 def without_paths(word: str) -> str:
-    """A word of a command with each path of this machine as its last part: they do not belong in a committed run.
+    """A word of a command with each local path cut to its last part: such paths do not belong in a committed run.
 
     Lists of paths, as in ``PYTHONPATH=...`` of an arm, are left out.
     """

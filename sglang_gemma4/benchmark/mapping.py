@@ -1,6 +1,7 @@
-"""Whether one process's memory on this card can be mapped by another: ``python -m sglang_gemma4.benchmark.mapping``.
+"""Whether another process can map one process's memory on this GPU: ``python -m sglang_gemma4.benchmark.mapping``.
 
-``bench --share-weights`` rests on it, and some containers forbid it. Exit status 0: a second process read what the first had written.
+``bench --share-weights`` depends on it, and some containers forbid it. Exit status 0: a second process read what the
+first had written.
 """
 
 import pickle
@@ -11,11 +12,11 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Write as the first process; without an argument, also start the second and wait for it."""
+    """Without an argument: write, start a second process with an argument, and wait for it. With one: map and read."""
     import torch
 
     if len(sys.argv) > 1:
-        torch.cuda.init()  # a handle can be opened by an allocator only that has started
+        torch.cuda.init()  # only an allocator that has started can open a handle
         handle, count = pickle.loads(Path(sys.argv[1]).read_bytes())
         storage = torch.UntypedStorage._new_shared_cuda(*handle)
         found = torch.empty(0, device="cuda").set_(storage, 0, (count,))

@@ -1,4 +1,4 @@
-"""What a run is to measure, what its raw lines say is finished, and what is left to do."""
+"""What a run is to measure, what is finished according to its raw lines, and what is left to do."""
 
 import hashlib
 import re
@@ -16,15 +16,15 @@ WARM_UP = -1  # the repetition number of an uncounted pass
 ENGINE, SERVER = "engine", "server"  # the processes of an arm, in this order in each round
 PASS, STEP, PROFILE, CURVE = "pass", "step", "profile", "curve"
 Task = tuple[str, str | int, int]
-"""A kind of those above or of :func:`adapters_kind`, a workload's name or a batch size, and a repetition (of a profile: 0)."""
+"""A kind above or of :func:`adapters_kind`, a workload's name or a batch size, and a repetition (0 for a profile)."""
 
-# Of a header, what must not change when a run is resumed; --repetitions and --rounds may grow.
+# Fields of a header that must not change when a run is resumed; --repetitions and --rounds may grow.
 SAME = ("model", "dummy_weights", "dry_run", "arms", "workloads", "batches", "step_tokens", "dataset", "curve")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. ``repetitions`` counted passes of each arm and workload (or batch), spread over ``rounds`` processes of each arm."""
+    """One run: ``repetitions`` counted passes of each arm and workload (or batch), spread over ``rounds`` processes of each arm."""
 
     model: str  # what SGLang loads: a directory or a Hugging Face name
     label: str  # what the operator called it
@@ -34,18 +34,18 @@ class Plan:
     batches: Sequence[int] = ()
     step_tokens: tuple[int, int] = (1000, 200)  # in and out of each request in the step times
     prefill_once: bool = False  # step times: counted passes find their prompts in the prefix cache
-    curve: int = 0  # the largest batch of a curve of step times at every batch size; 0: none
+    curve: int = 0  # the largest batch of a curve of step times at every batch size; 0: no curve
     rounds: int = 2
     repetitions: int = 5
     arguments: Sequence[str] = ()  # server flags of every arm
     environment: dict[str, str] = field(default_factory=dict)  # of every arm
     profile: Sequence[int] = ()  # batches whose kernels are recorded
     roofline: bool = False
-    together: int = 1  # arms whose servers (or engines) are up side by side, their passes in turn
+    together: int = 1  # arms whose servers (or engines) are up in parallel, with alternating passes
     share_weights: bool = False  # one copy of random weights for the arms that are up together
     card_lock: Path | None = None  # each pass holds this file's lock (flock)
     dataset: Path | None = None
-    limits: tuple[float, float] = (TTFT_LIMIT, ITL_LIMIT)  # ms, 99th percentiles of TTFT and ITL that goodput asks for
+    limits: tuple[float, float] = (TTFT_LIMIT, ITL_LIMIT)  # ms, limits of p99 TTFT and p99 ITL for goodput
     vllm_python: str = ""
     vllm_version: str = ""
     dummy_weights: bool = False
@@ -68,13 +68,13 @@ class Plan:
         return any(workload.open_loop for workload in self.workloads)
 
     def numbers(self, round_: int) -> range:
-        """The repetition numbers of a round; the repetitions are spread evenly, earlier rounds get one more if need be."""
+        """The repetition numbers of a round; repetitions are spread evenly, and earlier rounds get the extra ones."""
         each, extra = divmod(self.repetitions, self.rounds)
         first = round_ * each + min(round_, extra)
         return range(first, first + each + (round_ < extra))
 
     def order(self, process: str, round_: int) -> list[Task]:
-        """Every task of a process in this round, in the order in which arms take turns; one profile of each arm is enough."""
+        """Every task of a process in this round, in the order in which arms take turns; each arm is profiled in the first round only."""
         numbers = [WARM_UP, *self.numbers(round_)]
         if process == SERVER:
             return [(PASS, workload.name, number) for workload in self.workloads for number in numbers]
@@ -83,14 +83,14 @@ class Plan:
         return steps + [(PROFILE, batch, 0) for batch in self.profile if not round_]
 
     def header(self) -> dict[str, Any]:
-        """What the ``header`` record and a resumed run's comparison hold."""
+        """The plan's part of the ``header`` record, which a resumed run is compared with."""
         arms = [
             {
                 "name": arm.name,
                 "environment": {
                     name: "(a path)" if name == "PYTHONPATH" else value for name, value in {**self.environment, **arm.environment}.items()
                 },
-                # A model with random weights lies in another folder in every invocation.
+                # A model with random weights is in another folder in every invocation.
                 "arguments": [part.replace(self.model, self.label) for part in self.flags(arm)],
                 **({"only": list(arm.only)} if arm.only else {}),
                 **({"engine": "vllm"} if arm.vllm else {}),
@@ -116,13 +116,13 @@ class Plan:
         return vllm.flags_of_arm(self.arguments, arm.arguments, self.environment) if arm.vllm else [*self.arguments, *arm.arguments]
 
     def log(self, arm: Arm, kind: str = "") -> Path:
-        """The log file of an arm's processes; an arm whose name is no file name is numbered."""
+        """The log file of an arm's processes; an arm whose name is not a valid file name is numbered."""
         name = arm.name if re.fullmatch(r"[\w.-]{1,60}", arm.name) else f"arm-{self.arms.index(arm)}"
         return self.folder / f"{name}{kind}.log"
 
 
 class Done:
-    """What a run's raw lines say is finished or has crashed."""
+    """What has finished or crashed according to a run's raw lines."""
 
     def __init__(self, lines: Sequence[Record]) -> None:
         self.headers = [line for line in lines if line["kind"] == "header"]
@@ -132,7 +132,7 @@ class Done:
     def left(self, plan: Plan, arm: Arm, round_: int, process: str) -> list[Task]:
         """The tasks that this arm's engine or server still has in this round, in order.
 
-        What crashed in this round is not tried again, and a process that once failed to start is not started again.
+        A task that crashed in this round is not tried again, and a process that failed to start is not started again.
         """
         if any((arm.name, earlier, start_name(process)) in self._crashed for earlier in range(round_ + 1)):
             return []
@@ -147,7 +147,7 @@ class Done:
 
 
 def task_of(record: Record) -> Task | None:
-    """The task whose end a record is."""
+    """The task that ends with this record, or None."""
     if record["kind"] == "repetition":
         return PASS, record["workload"], record["repetition"]
     if record["kind"] == "step":
@@ -160,23 +160,23 @@ def task_of(record: Record) -> Task | None:
 
 
 def adapters_kind(count: int | None) -> str:
-    """The kind of a step whose requests use ``count`` LoRA adapters in turn; None: of an engine without LoRA."""
+    """The kind of a step whose requests alternate between ``count`` LoRA adapters; None is an engine without LoRA."""
     return STEP if count is None else f"{STEP} with {count} adapters"
 
 
 def start_name(process: str) -> str:
-    """How a ``crash`` record names a process that did not come up."""
+    """The name in a ``crash`` record of a process that did not start."""
     return f"start of the {process}"
 
 
 def during(task: Task) -> str:
-    """How a ``crash`` record names a task."""
+    """The name of a task in a ``crash`` record."""
     kind, place, _ = task
     return str(place) if kind == PASS else f"{kind} batch {place}"
 
 
 def interleaved(plan: Plan) -> Iterator[tuple[int, Sequence[Arm]]]:
-    """A B A B: every arm once in each round, ``together`` of them at once."""
+    """The order A B A B: every arm once per round, ``together`` of them at a time."""
     for round_ in range(plan.rounds):
         for first in range(0, len(plan.arms), plan.together):
             yield round_, plan.arms[first : first + plan.together]
@@ -186,7 +186,7 @@ def check_resumable(header: dict[str, Any], earlier: Sequence[Record], raw: Path
     """Refuse to resume a folder that holds another run.
 
     Raises:
-        ValueError: the model, an arm, a workload or the device is another one.
+        ValueError: the model, an arm, a workload or the device differs.
     """
 
     def compared(one: Record) -> Record:

@@ -1,4 +1,4 @@
-"""The plots of a run, one function each; what has no data is not drawn. Made to be read at half size: 9 inches, 12 points, 150 dpi."""
+"""The plots of a run, one function each; a plot without data is not drawn. For half-size reading: 9 inches, 12 points, 150 dpi."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +15,17 @@ from sglang_gemma4.benchmark.results import METRIC, Results, batch_place, number
 from sglang_gemma4.benchmark.statistics import Summary, summary
 
 WIDTH, DPI = 9.0, 150  # inches
-# Okabe and Ito's palette: told apart by readers with any of the common colour deficiencies.
+# Okabe and Ito's palette: readers with any of the common colour deficiencies can tell its colours apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
 SIDES = {"package": 0, "vllm": 1, "stock": 2}
-"""Arms that have the same colour in every plot, by their place in :data:`COLOURS`."""
-DARK = COLOURS[0:5:2]  # text on these is white
+"""Arms that have the same colour in every plot, with their index in :data:`COLOURS`."""
+DARK = COLOURS[0:5:2]  # these need white text
 MARKERS, HATCHES = ("o", "s", "^", "D", "v", "P", "X", "*"), ("", "////", "....", "xxxx")
 LEAST = "least time (roofline)"
-_LINE, _NAME = 100, 22  # characters of a legend's line, of a bar's label before it breaks
+_LINE, _NAME = 100, 22  # characters of a legend's line, and of a bar's label before it breaks
 _SMALL = 0.02  # a category below this share of every bar is drawn as "other"
-_SIDE_BY_SIDE = 0.97  # of a bar: where kernels ran at once, the time with any of them running is shown too
-_WIDE = 0.045  # a segment at least this share of the axis carries its percentage
+_SIDE_BY_SIDE = 0.97  # of a bar: below this, kernels ran in parallel, and the time with any of them running is shown too
+_WIDE = 0.045  # a segment with at least this share of the axis shows its percentage
 _STYLE: Any = {
     "font.size": 12, "axes.titlesize": 13, "axes.grid": True, "axes.axisbelow": True, "grid.color": "#DDDDDD",
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "legend.handlelength": 3.0,
@@ -34,7 +34,7 @@ _STYLE: Any = {
 
 
 def reason_against() -> str | None:
-    """Why no plot can be drawn here, with the remedy, or None."""
+    """Why plots cannot be drawn here, with the remedy, or None."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -43,7 +43,7 @@ def reason_against() -> str | None:
 
 
 def require() -> None:
-    """Fail where plots cannot be drawn.
+    """Fail if plots cannot be drawn.
 
     Raises:
         ValueError: matplotlib is missing.
@@ -53,7 +53,7 @@ def require() -> None:
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Every plot there is data for, as PNG files in ``folder``; the files written.
+    """Draw every plot that has data as a PNG file in ``folder``; returns the files.
 
     Raises:
         ValueError: matplotlib is missing.
@@ -64,7 +64,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 @contextmanager
 def _figure(height: float, results: Results, title: str, path: Path) -> Iterator[Any]:
-    """An empty figure in the house style, which gets its title and one legend below everything, and is saved."""
+    """An empty figure in the house style, which gets its title and one legend below everything and is saved."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,21 +82,21 @@ def _figure(height: float, results: Results, title: str, path: Path) -> Iterator
 
 
 def _rows(axis: Any, at: Sequence[float], names: Sequence[str]) -> None:
-    """Horizontal bars or boxes with names, from the top down."""
+    """Label horizontal bars or boxes with names, from the top down."""
     axis.set_yticks(at, names)
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
 
 
 def _band(axis: Any, index: int, label: str, points: Mapping[int, Summary] | Mapping[float, Summary], line: str = "-") -> None:
-    """The medians of an arm as a line, with a band from smallest to largest."""
+    """Draw the medians of an arm as a line, with a band from smallest to largest."""
     colour, spreads = COLOURS[index % 8], list(points.values())
     axis.plot(list(points), [s.median for s in spreads], line, marker=MARKERS[index % 8], color=colour, label=label, lw=2, ms=7)
     axis.fill_between(list(points), [s.low for s in spreads], [s.high for s in spreads], color=colour, alpha=0.25, lw=0)
 
 
 def kernel_shares(results: Results, path: Path) -> bool:
-    """One step's kernel time by category, a bar per arm and a panel per stage and batch, with the roofline's least time; False without."""
+    """Draw a step's kernel time by category: a bar per arm, a panel per stage and batch, the roofline's least time; False without data."""
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
     kernels = [
@@ -126,7 +126,7 @@ def kernel_shares(results: Results, path: Path) -> bool:
 
 
 def _bars(axis: Any, records: Sequence[Record], spent: Any, looks: Mapping[str, Mapping[str, str]]) -> None:
-    """Stacked bars of one panel, each segment with its share, each bar with its total and its least possible time."""
+    """Draw the stacked bars of one panel: each segment with its share, each bar with its total and its least possible time."""
     totals = spent.sum(axis=1)
     longest, left, any_busy = totals.max(), 0 * totals, False
     for category, times in spent.items():
@@ -137,14 +137,15 @@ def _bars(axis: Any, records: Sequence[Record], spent: Any, looks: Mapping[str, 
             axis.bar_label(bars, shown, label_type="center", color="white" if look["color"] in DARK else "black")
             left = left + times
     for row, (record, total) in enumerate(zip(records, totals, strict=True)):
-        # Less than the sum: of kernels on several streams, and of those that are on the card early and wait, each counts by itself.
+        # Less than the sum: kernels on several streams, and kernels that start early and wait, each count by
+        # themselves.
         busy = (record.get("busy_microseconds") or 0.0) / record["steps"]
         apart = 0 < busy < _SIDE_BY_SIDE * total
         any_busy = any_busy or apart
         axis.text(total + 0.01 * longest, row, f"{number(total)} µs" + (f"\n{number(busy)} busy" if apart else ""), va="center")
         if record.get("roofline"):
             least = sum(part["microseconds"] for part in record["roofline"]["categories"])
-            # Above the bar: a line through it would cross the percentages.
+            # Above the bar, because a line through it would cross the percentages.
             axis.plot(least, row - 0.45, "v", color="black", ms=10, clip_on=False, ls="none", label=LEAST)
     _rows(axis, range(len(records)), [fill(str(record["arm"]), _NAME) for record in records])
     axis.set_xlim(0, 1.18 * longest)
@@ -153,7 +154,7 @@ def _bars(axis: Any, records: Sequence[Record], spent: Any, looks: Mapping[str, 
 
 
 def accept_lengths(results: Results, path: Path) -> bool:
-    """Accepted tokens per verify step by workload and batch, median with range; False without speculation, and where it is simulated."""
+    """Draw accepted tokens per verify step by workload and batch, median with range; False without speculation or if simulated."""
     if any("SGLANG_SIMULATE_ACC_LEN" in arm["environment"] for arm in results.header["arms"]):
         return False
     order = [*results.closed, *map(batch_place, results.batches)]
@@ -178,7 +179,7 @@ def accept_lengths(results: Results, path: Path) -> bool:
 
 
 def look(arms: Sequence[str], arm: str) -> int:
-    """The index of an arm's colour and marker: the same in every plot for the arms of :data:`SIDES`; the others take those left over."""
+    """The index of an arm's colour and marker: fixed in every plot for the arms of :data:`SIDES`; other arms take those left over."""
     if arm in SIDES:
         return SIDES[arm]
     taken = {SIDES[name] for name in arms if name in SIDES}
@@ -192,7 +193,7 @@ def _filled(results: Results, arm: str) -> dict[str, str]:
 
 
 def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: str, y: str) -> bool:
-    """A line of medians per arm with a band from smallest to largest, over the sizes in places named ``kind`` and a number."""
+    """Draw a line of medians per arm with a band from smallest to largest, over the sizes in places named ``kind`` and a number."""
     places = dict(sorted((int(place.removeprefix(kind)), place) for place in results.places if re.fullmatch(rf"{kind}\d+", place)))
     if not places:
         return False
@@ -212,13 +213,13 @@ def _lines(results: Results, path: Path, kind: str, name: str, title: str, x: st
 
 
 def _by_workload(results: Results, name: str) -> dict[str, dict[str, list[float]]]:
-    """A field with one value per request, by workload and arm; sweeps only if there is nothing else."""
+    """A field with one value per request, by workload and arm; sweeps are used only if there is nothing else."""
     names = [workload for workload in results.closed if sweep_size(workload) is None] or results.closed
     return {workload: {arm: own for arm in results.arms if (own := pooled(results.at(workload, arm), name))} for workload in names}
 
 
 def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Sequence[float]]], title: str, x: str) -> bool:
-    """Quartile boxes with whiskers from the 1st to the 99th percentile: groups with a box for each arm; False without any."""
+    """Draw quartile boxes with whiskers from the 1st to the 99th percentile: groups with a box per arm; False without data."""
     if not any(groups.values()):
         return False
     import numpy as np
@@ -230,7 +231,8 @@ def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Seque
             position += 0.6 * bool(by_arm)
             for arm, sample in by_arm.items():
                 position += 1.0
-                # Computed here: matplotlib's whiskers end at a value within the percentiles, which a handful of requests does not have.
+                # Computed here: matplotlib's whiskers end at a value inside the percentiles, which a handful of
+                # requests may lack.
                 percentiles: Any = np.percentile(sample, [1, 25, 50, 75, 99])
                 box = dict(zip(("whislo", "q1", "med", "q3", "whishi"), percentiles, strict=True))
                 axis.bxp(
@@ -252,16 +254,16 @@ def _boxes(results: Results, path: Path, groups: Mapping[str, Mapping[str, Seque
 
 
 def _label_decades(scale: Any) -> None:
-    """1, 2 and 5 of each decade of a logarithmic axis, as plain numbers."""
+    """Label a logarithmic axis at 1, 2 and 5 of each decade, as plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     scale.set_major_formatter("{x:g}")
     scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    scale.set_minor_formatter(NullFormatter())  # of less than two decades matplotlib labels those too
+    scale.set_minor_formatter(NullFormatter())  # matplotlib labels those too if the axis has less than two decades
 
 
 def latency_over_rate(results: Results, path: Path) -> bool:
-    """TTFT and ITL of every load over the request rate, a line per arm: solid p99, dotted p50, each with its range, the limits dashed."""
+    """Draw TTFT and ITL of every load over the request rate, a line per arm: solid p99, dotted p50, with ranges; the limits dashed."""
     loads, limits = latency.loads(results), latency.limits(results)
     if not loads:
         return False
@@ -285,7 +287,7 @@ def latency_over_rate(results: Results, path: Path) -> bool:
 
 
 def step_curve(results: Results, path: Path) -> bool:
-    """Step time and output tokens/s over every batch size, a line per arm with a mark at each captured size; False without."""
+    """Draw step time and output tokens/s over every batch size, a line per arm with a mark at each captured size; False without data."""
     curves = {arm: found for arm in results.arms if (found := curve_report.curve(results, arm))}
     if not curves:
         return False
@@ -319,4 +321,4 @@ PLOTS: dict[str, Callable[[Results, Path], bool]] = {
     "kernels": kernel_shares,
     "accept-length": accept_lengths,
 }
-"""By file name; each writes the file and returns True, or returns False where there is no data for it."""
+"""By file name; each writes the file and returns True, or returns False if it has no data."""

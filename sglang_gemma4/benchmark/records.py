@@ -22,7 +22,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     · ``missing_tokens`` (only where the server generated fewer than the client believes; the tokens and rate above are the server's)
     · ``ttft_ms`` and ``tpot_ms`` (lists, one value per request) · ``accept_length`` (tokens per verify step, or None)
     · ``full_pool_peak`` and ``swa_pool_peak`` (fraction in use, or None) · ``running_peak`` and ``queue_peak`` (requests)
-    · of a pass that was sent as token ids (loads; every workload beside an arm of vLLM): ``requests_per_second`` (completed)
+    · of a pass that was sent as token ids (loads; every workload of a run with a vLLM arm): ``requests_per_second`` (completed)
     · ``itl_ms``, ``token_itl_ms``, ``admitting_itl_ms`` and ``pure_itl_ms`` {``p50``, ``p90``, ``p99``, ``mean``, ``max``, ``count``}, see
     :mod:`sglang_gemma4.benchmark.latency` · ``tokens_per_event`` · in open loop ``rate`` (requests/s) and ``late_ms`` (99th percentile of
     how late the client sent)
@@ -50,7 +50,7 @@ Every line has ``kind`` and ``time`` (UTC, ISO 8601). The kinds and what else th
     see :func:`sglang_gemma4.benchmark.stages.of_decode`
     · ``roofline`` None or {``bandwidth_gbs``, ``teraflops``, ``source``,
     ``categories`` list of {``category``, ``bytes``, ``flops``, ``microseconds``}}, per step: the least that must be moved and computed,
-    and the time this card needs for it
+    and the time this GPU needs for it
 ``crash``       an arm's process died; the run goes on without it
     ``arm`` · ``round`` · ``during`` ("start of the engine", "start of the server", a workload's name, "step batch 8", "profile batch 8")
     · ``exit_status`` (negative: the signal; None: it hung) · ``log_tail`` list · ``why`` (only where the runner declined to try)

@@ -1,4 +1,4 @@
-"""REPORT.md of a run folder, made from its raw lines: what was bought, caveats, tables, plots, what was run (``report.md.jinja``)."""
+"""REPORT.md of a run folder, made from its raw lines: the gain, caveats, tables, plots, what was run (``report.md.jinja``)."""
 
 import json
 import re
@@ -26,9 +26,9 @@ _INTERVALS = (
 
 
 def write(folder: Path) -> Path:
-    """Draw the plots of ``folder/raw.jsonl`` and write ``folder/REPORT.md``; its path.
+    """Draw the plots of ``folder/raw.jsonl`` and write ``folder/REPORT.md``; returns its path.
 
-    Without matplotlib the text is the same, and shows the plots that the folder has.
+    Without matplotlib the text is the same and shows the plots that the folder already has.
 
     Raises:
         ValueError: the folder has no header line.
@@ -83,7 +83,7 @@ def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
 
 
 def _workloads(results: Results) -> list[tuple[str, str, str]]:
-    """Title, description and table of each workload, and of a sweep's points together."""
+    """(title, description, table) of each workload, and of the points of a sweep together."""
     sweep = [name for name in results.closed if sweep_size(name) is not None]
     groups = [(name, [name]) for name in results.closed if name not in sweep] + ([("sweep", sweep)] if sweep else [])
     blocks = []
@@ -143,7 +143,7 @@ def _described(results: Results, workload: str) -> str:
 
 
 def _ratio(results: Results, found: Sequence[Record]) -> str:
-    """The ratio column: 1 for the baseline, ``-`` where that has no result, ``=`` where the interval does not carry a difference."""
+    """The ratio column: 1 for the baseline, ``-`` where that has no result, ``=`` where the interval includes 1."""
     first = results.arms[0]
     baseline = results.at(place_of(found[0]), first)
     if found[0]["arm"] == first or not baseline:
@@ -172,19 +172,19 @@ def _percent(share: float) -> str:
 
 
 def _latency(found: Sequence[Record], name: str) -> str:
-    """Median over the requests, where enough of them have times."""
+    """Median over the requests, if enough of them have times."""
     timed = len(pooled(found, "ttft_ms")) >= TIMED * sum(int(record["completed"]) for record in found)
     return number(median(spans)) if timed and (spans := pooled(found, name)) else "-"
 
 
 def _tail(found: Sequence[Record]) -> str:
-    """The 99th percentile of TTFT, median over passes."""
+    """The 99th percentile of TTFT, as the median over passes."""
     each = [float(np.percentile(times, 99)) for record in found if (times := pooled([record], "ttft_ms"))]
     return number(median(each)) if each else "-"
 
 
 def _itl(found: Sequence[Record]) -> str:
-    """Median and 99th percentile of the gaps between stream events, each the median over passes."""
+    """Median and 99th percentile of the inter-token latency, each as the median over passes."""
     each = [record["itl_ms"] for record in found if record.get("itl_ms")]
     return " / ".join(number(median(gaps[name] for gaps in each)) for name in ("p50", "p99")) if each else "-"
 
@@ -211,7 +211,7 @@ def _arms(results: Results) -> str:
 
 
 def _patches(results: Results, arm: str) -> str:
-    """Patch names by state, as the arm's servers reported them."""
+    """Patch names by state, as reported by the arm's servers."""
     by_state: dict[str, dict[str, None]] = {}
     for start in results.starts:
         for name, state in (start.get("patches") or {}).items() if start["arm"] == arm else ():

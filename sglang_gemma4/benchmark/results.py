@@ -1,4 +1,4 @@
-"""A run's raw lines sorted by kind, without warm-ups and repetitions that generated nothing. Plots and report read this."""
+"""A run's raw lines sorted by type, without warm-ups and repetitions that generated nothing, for plots and report."""
 
 import re
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.workloads import load_name
 
 METRIC = "output_throughput"
-TIMED = 0.9  # of the requests must have times before a median of them stands for all
+TIMED = 0.9  # share of the requests that must have times for a median of them to be shown
 
 
 @dataclass
 class Results:
-    """One run. ``counted`` holds the repetitions and steps that count; ``empty`` the counted ones in which nothing was generated;
-    ``curves`` the counted curves of step times."""
+    """One run. ``counted`` holds the repetitions and steps that count, ``empty`` the counted ones in which nothing
+    was generated, and ``curves`` the counted curves of step times."""
 
     headers: list[Record]
     starts: list[Record]
@@ -51,12 +51,12 @@ class Results:
 
     @property
     def closed(self) -> list[str]:
-        """Those of :attr:`workloads` whose throughput is the server's; that of an open-loop load is the rate it is sent at."""
+        """Those of :attr:`workloads` whose throughput the server decides; that of an open-loop load is its rate."""
         return [name for name in self.workloads if load_name(name) is None]
 
     @property
     def places(self) -> list[str]:
-        """Where throughput is measured: workloads, batch sizes of the offline engine, and the points of a sweep last."""
+        """Places at which throughput is measured: workloads, batch sizes of the offline engine, then the points of a sweep."""
         sweep = [name for name in self.closed if sweep_size(name)]
         return [*(name for name in self.closed if name not in sweep), *map(batch_place, self.batches), *sweep]
 
@@ -66,7 +66,7 @@ class Results:
 
     @property
     def place(self) -> str:
-        """Model and card in a few words, and whether it was a dry run or had dummy weights."""
+        """Model and GPU in a few words, and whether it was a dry run or had dummy weights."""
         marks = [name.replace("_", " ") for name in ("dummy_weights", "dry_run") if self.header.get(name)]
         return f"{model_name(self.header)} on {card_name(self.header)}" + (f" ({', '.join(marks)})" if marks else "")
 
@@ -89,29 +89,29 @@ def load(folder: Path) -> Results:
 
 
 def batch_place(batch: int) -> str:
-    """The place of a batch size of the offline engine."""
+    """The name of the place of an offline engine's batch size."""
     return f"batch {batch}"
 
 
 def place_of(record: Record) -> str:
-    """The place of a ``repetition`` or ``step`` record."""
+    """The name of the place of a ``repetition`` or ``step`` record."""
     return str(record["workload"]) if "workload" in record else batch_place(record["batch"])
 
 
 def model_name(header: Record) -> str:
-    """The model's last path part."""
+    """The last part of the model's path."""
     return str(header["model"]).rstrip("/").split("/")[-1]
 
 
 def card_name(header: Record) -> str:
-    """The card of a run, with their number where there are several."""
+    """The GPU of a run, with the number of GPUs if there are several."""
     device = header["device"]
     count = int(device.get("count") or 1)
     return f"{count} x {device['name']}" if count > 1 else str(device["name"])
 
 
 def values(found: Sequence[Record], name: str) -> list[float]:
-    """One field of each record, those without a value left out."""
+    """One field of each record; records without a value are left out."""
     return [float(record[name]) for record in found if record.get(name) is not None]
 
 

@@ -1,12 +1,15 @@
-"""The least bytes and FLOPs of one Gemma 4 step by kernel category, from config.json, and the time a card needs for them.
+"""The least bytes and FLOPs of one Gemma 4 step by kernel category, from config.json, and the time a GPU needs for them.
 
-Counted: weights read once a step, every kernel's input read and output written once, the KV that the queries can see, the KV written.
-Experts (and rows of an assistant's ordered embeddings): those that tokens hit on average under independent uniform routing, which is an
-expectation; tokens that route alike need fewer. Not counted: what a better kernel would not move (masks,
-indices, paddings, a second read). Two kernels that a fusion could join are still counted with the tensor between them, so a fused one
-can beat the floor of its category, never the whole step's weights and KV. A multiplication and an addition are two FLOPs: 2·m·n·k for
-a matrix product.
-The LM head and the router are matrix products like any other and stand under "dense gemm", where their kernels do.
+Counted are weights read once per step, every kernel's input read and output written once, the KV that the queries can
+see, and the KV
+written. Of the experts (and the rows of an assistant's ordered embeddings) those count that tokens hit on average
+under independent uniform
+routing; tokens that route alike need fewer. Not counted is what a better kernel would not move (masks, indices,
+paddings, a second
+read). Two kernels that could be fused are counted with the tensor between them, so a fused one can beat the floor of
+its category, but
+never the whole step's weights and KV. A multiplication and an addition are two FLOPs: 2·m·n·k for a GEMM.
+The LM head and the router are GEMMs like any other and are listed under "dense gemm", as their kernels are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +33,7 @@ class CategoryWork:
 
 
 class _Sum(dict[str, CategoryWork]):
-    """Work gathered by category, for activations of ``size`` bytes an element and, in layers that are quantised, of ``weights`` bytes."""
+    """Work summed up by category; activations have ``size`` bytes per element, weights of quantised layers ``weights`` bytes."""
 
     def __init__(self, size: float, weights: float) -> None:
         self.size, self.weights = size, weights
@@ -41,7 +44,7 @@ class _Sum(dict[str, CategoryWork]):
         work.flops += flops
 
     def gemm(self, m: float, k: int, n: float, category: str = "dense gemm", quantised: bool = True) -> None:
-        """[m, k] times weights [k, n], which stay in the activations' type where not ``quantised``."""
+        """Add the GEMM of [m, k] and weights [k, n], which have the activations' type if not ``quantised``."""
         self.add(category, k * n, 2 * m * k * n, size=self.weights if quantised else self.size)
         self.add(category, m * (k + n))
 
@@ -60,20 +63,21 @@ def step_work(
     draft: ConfigJson | None = None,
     draft_steps: int = 0,
 ) -> list[CategoryWork]:
-    """Least work of one decode, verify or prefill step on one card.
+    """Least work of one decode, verify or prefill step on one GPU.
 
     Args:
         config: the target's config.json.
-        batch: requests.
-        query_tokens: tokens of each request in the step: 1 decoding, the draft tokens in a verify step, the prompt in prefill.
+        batch: number of requests.
+        query_tokens: tokens of each request in the step: 1 in decode, the draft tokens in a verify step, the prompt
+            in prefill.
         context: tokens of a request once the step's own are written; the query tokens are its last.
-        prefill: logits of the last token alone, not of every query token, and so the layers behind the last that owns KV.
-        dtype_bytes: of weights and activations. kv_bytes: of a KV cache element. scale_bytes: of each token's head beside its elements,
-            of K and of V, in a cache with scales by token and head.
-        weight_bytes: of a quantised weight with its share of the scales; None: ``dtype_bytes``. The head, routers, embeddings, norms and
-            the assistant stay as they are.
-        draft: the assistant's config.json; ``draft_steps`` of its passes belong to the step, one token a request over the committed
-            context.
+        prefill: only the last token needs logits, and therefore the layers behind the last one that owns KV.
+        dtype_bytes: of weights and activations. kv_bytes: of a KV cache element. scale_bytes: of each token's head
+            besides its elements, for K and for V, in a cache with scales per token and head.
+        weight_bytes: of a quantised weight with its share of the scales; None: ``dtype_bytes``. The head, routers,
+            embeddings, norms and the assistant are not quantised.
+        draft: the assistant's config.json; ``draft_steps`` of its passes belong to the step, one token per request
+            over the committed context.
 
     Raises:
         ValueError: a count is below one, or the context is shorter than the step.
@@ -89,7 +93,7 @@ def step_work(
         width = text.num_hidden_layers * text.hidden_size_per_layer_input
         total.add("copy", 2 * tokens * width)
         total.gemm(tokens, hidden, width)
-        total.add("norm", 3 * tokens * width, 6 * tokens * width)  # norm of the projection, joined with the embedding
+        total.add("norm", 3 * tokens * width, 6 * tokens * width)  # norm of the projection, fused with the embedding
     every = list(layers(text))
     owners = 1 + max((number for number, layer in enumerate(every) if layer.owns_kv), default=-1)
     for number, layer in enumerate(every):
@@ -110,7 +114,7 @@ def step_work(
 def _attention_block(
     total: _Sum, layer: Layer, hidden: int, batch: int, queries: int, context: int, kv_bytes: float, scale_bytes: float
 ) -> None:
-    """Projections, q/k/v norms, RoPE, KV write and attention of one layer. Shared layers read their owner's KV again."""
+    """Add projections, q/k/v norms, RoPE, KV write and attention of one layer. Shared layers read their owner's KV again."""
     tokens, q, kv = batch * queries, layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
     for inputs, outputs in layer.projections(hidden):
         total.gemm(tokens, inputs, outputs)
@@ -129,10 +133,10 @@ def _attention_block(
 
 
 def _feed_forward_block(total: _Sum, layer: Layer, text: Any, tokens: int) -> None:
-    """Hidden-width norms with their residual additions, dense MLP, experts, per-layer embeddings of one layer."""
+    """Add the hidden-width norms with their residual additions, the dense MLP, the experts and per-layer embeddings of one layer."""
     hidden, wide, moe = text.hidden_size, tokens * text.hidden_size, text.enable_moe_block
-    # Input norm 2; attention output + residual in, residual + MLP input out 4; MLP output + residual in, stream out 3. Experts add
-    # the router's and their own input and their output.
+    # Input norm 2; attention output + residual in, residual + MLP input out 4; MLP output + residual in, stream out
+    # 3. Experts add the router's input, their own input and their output.
     passes = 2 + 4 + 3 + (3 if moe else 0)
     total.add("norm", passes * wide + (9 if moe else 4) * hidden, 4 * passes * wide)
     total.gemm(tokens, hidden, 2 * layer.ffn)
@@ -156,7 +160,7 @@ def _feed_forward_block(total: _Sum, layer: Layer, text: Any, tokens: int) -> No
 
 
 def _draft_pass(total: _Sum, config: ConfigJson, batch: int, context: int, kv_bytes: float, scale_bytes: float) -> None:
-    """One pass of the assistant, one token a request; it reads the target's KV and writes none."""
+    """Add one pass of the assistant, one token per request; it reads the target's KV and writes none."""
     text, backbone = text_config(config), config["backbone_hidden_size"]
     hidden, vocabulary = text.hidden_size, text.vocab_size
     total.add("copy", 2 * batch * backbone)
@@ -178,7 +182,7 @@ def _draft_pass(total: _Sum, config: ConfigJson, batch: int, context: int, kv_by
 
 
 def floor_microseconds(work: CategoryWork, card: Mapping[str, Any]) -> float:
-    """The longer of moving ``work.bytes`` at ``card["bandwidth_gbs"]`` and computing ``work.flops`` at ``card["teraflops"]``."""
+    """The longer of two times: moving ``work.bytes`` at ``card["bandwidth_gbs"]`` and computing ``work.flops`` at ``card["teraflops"]``."""
     moving, computing = work.bytes / (card["bandwidth_gbs"] * 1e3), work.flops / (card["teraflops"] * 1e6)
     return float(max(moving, computing))
 
@@ -187,10 +191,10 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
     """The ``roofline`` of a ``profile`` record (``records.py``), for the engine that made it.
 
     Args:
-        row: the record, or what ``profile.profile_stage`` returns.
-        model: checkpoint whose config.json describes the target. arguments: flags of ``launch_server`` that the engine was started with.
-            Under tensor parallelism a card's share is taken as an equal part of the whole.
-        card: from ``card.measure()``.
+        row: the record, or the result of ``profile.profile_stage``.
+        model: checkpoint whose config.json describes the target. arguments: flags of ``launch_server`` that the
+            engine was started with. Under tensor parallelism each GPU is taken to do an equal part of the whole.
+        card: the result of ``card.measure()``.
 
     Raises:
         ValueError: a config.json is missing or not Gemma 4's, or weights are in a format that is not counted here.
@@ -223,9 +227,10 @@ def beside(row: Mapping[str, Any], model: str, arguments: Sequence[str], card: M
 
 
 def weight_bytes(config: ConfigJson, asked: Any = None) -> float | None:
-    """Bytes of a weight in the layers that a checkpoint's ``quantization_config``, or ``--quantization`` as ``asked``, quantises; None: in
-    none. Of compressed-tensors levels and scales (bfloat16 by group, with zero points of 4 bits, float32 by block) of its first group are
-    counted.
+    """Bytes per weight of the layers that a ``quantization_config``, or ``--quantization`` as ``asked``, quantises; None if none.
+
+    For compressed-tensors the quantised values and scales of its first group are counted: scales in bfloat16 by
+    group, with zero points of 4 bits, or in float32 by block.
 
     Raises:
         ValueError: another format.

@@ -1,4 +1,4 @@
-"""The A/B runner: the arms' processes take turns, every result is written at once, and a crash of an arm is a result too."""
+"""The A/B runner: the arms' processes take turns, every result is written at once, and an arm's crash is a result too."""
 
 import contextlib
 import time
@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 
 def run(plan: Plan, header: dict[str, Any], card: dict[str, Any] | None, time_limit: float | None, progress: Progress) -> bool:
-    """Measure what ``plan`` still lacks; False if ``time_limit`` (seconds) ended it before everything was measured.
+    """Measure what ``plan`` still lacks; returns False if ``time_limit`` (seconds) ended it before everything was measured.
 
     Raises:
         ValueError: the folder holds another run, or SGLang's benchmark client does not work here.
@@ -51,7 +51,7 @@ def _measure(
     ends: float | None,
     progress: Progress,
 ) -> None:
-    """Engines or servers of these arms: they start side by side, then their tasks take turns (A B A B).
+    """Start engines or servers of these arms in parallel, then alternate between their tasks (A B A B).
 
     If one dies, all are stopped and the task during which it died is recorded, so that it is not tried again.
     """
@@ -73,7 +73,7 @@ def _measure(
                 sides.append(StepEngine(plan, arm, shared, round_, tasks, card))
             running.callback(sides[-1].stop)
         order = dict.fromkeys(task for task in plan.order(process, round_) if any(task in side.tasks for side in sides))
-        if passes:  # ready long before the servers; where it cannot work they need not be waited for
+        if passes:  # ready long before the servers; if it cannot work, the servers need not be waited for
             passes.prepare(list(dict.fromkeys(asked_of(plan, task) for task in order)))
         doing, side = start_name(process), sides[0]
         try:
@@ -92,7 +92,7 @@ def _measure(
             told(side.arm)("\n    ".join([f"died during {doing} ({death}); its last lines:", *death.log_tail[-8:]]))
             return
         engines = [side for side in sides if isinstance(side, StepEngine)]  # servers do not end by themselves
-        for engine in engines:  # all of them before any is waited for: they may have mapped each other's weights
+        for engine in engines:  # dismiss all before waiting for any: they may have mapped each other's weights
             engine.dismiss()
         for engine in engines:
             engine.finish(told(engine.arm))

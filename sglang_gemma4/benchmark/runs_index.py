@@ -1,4 +1,4 @@
-"""``runs/README.md``: run folders by the question they answer, newest first, made from ``runs/index.toml`` and the folders themselves."""
+"""Makes ``runs/README.md``, the run folders by the question they answer, newest first, from ``runs/index.toml`` and the folders."""
 
 import textwrap
 import tomllib
@@ -14,7 +14,7 @@ from sglang_gemma4.benchmark.results import card_name, model_name, table
 NAME = "README.md"
 TABLE = "index.toml"
 QUESTIONS = ("serving", "steps", "prefill", "images", "memory", "quality", "kernels", "other")
-LONGEST = 160  # characters of what was bought
+LONGEST = 160  # characters of the sentence on the gain
 _KEYS = {"question", "bought", "superseded_by", "card", "model"}
 _HEAD = f"""\
 # Runs
@@ -37,18 +37,18 @@ class Row:
 
 
 def write(runs: Path) -> Path:
-    """Write ``runs/README.md``; its path. Raises as :func:`rows`."""
+    """Write ``runs/README.md`` and return its path. Raises as :func:`rows`."""
     path = runs / NAME
     path.write_text(markdown(rows(runs)))
     return path
 
 
 def rows(runs: Path) -> list[Row]:
-    """Every run folder under ``runs``, newest first. One that ``index.toml`` does not name stands under "other".
+    """Every run folder under ``runs``, newest first. Folders that ``index.toml`` does not name are listed under "other".
 
     Raises:
-        ValueError: ``runs`` is no directory, or an entry of ``index.toml`` is wrong: no such folder, question or key, too long a
-            sentence, superseded by a run that is not there or not newer.
+        ValueError: ``runs`` is not a directory, or an entry of ``index.toml`` is wrong: no such folder, question or
+            key, too long a sentence, superseded by a run that is missing or not newer.
     """
     if not runs.is_dir():
         raise ValueError(f"{runs} is not a directory; give the one that holds the run folders")
@@ -71,7 +71,7 @@ def rows(runs: Path) -> list[Row]:
 
 
 def markdown(found: Iterable[Row]) -> str:
-    """The index of these rows: a section for each question, superseded runs folded away at its end."""
+    """The index of these rows: a section for each question, with superseded runs folded away at its end."""
     found, parts = list(found), [_HEAD]
     for question in QUESTIONS:
         own = [row for row in found if row.question == question]

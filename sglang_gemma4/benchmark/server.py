@@ -1,4 +1,4 @@
-"""One server process of an arm: start, settings, stop; if it dies, its last log lines are kept."""
+"""One server process of an arm: start, settings, stop. If it dies, its last log lines are kept."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ TAIL = 25  # log lines kept of a process that died
 LEFT_OUT = ("port", "random_seed", "nccl_port", "launch_command", "startup_time", "internal_states", "status", "version", "frontend")
 
 
-class Died(Exception):  # noqa: N818 - what happened, not a mistake
+class Died(Exception):  # noqa: N818 - an event, not a mistake
     """An arm's process ended, or hung (``exit_status`` None). Recorded as a result of the arm."""
 
     def __init__(self, exit_status: int | None, log_tail: list[str]) -> None:
@@ -30,16 +30,16 @@ class Died(Exception):  # noqa: N818 - what happened, not a mistake
 
 
 class Server:
-    """``sglang.launch_server`` (on the CPU through ``sglang-gemma4 serve``) in a process group of its own."""
+    """``sglang.launch_server`` (on the CPU through ``sglang-gemma4 serve``) in its own process group."""
 
-    engine = "sglang"  # whose API it serves
+    engine = "sglang"  # the API that it serves
 
     def __init__(self, model: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, *, cpu: bool) -> None:
         program = ["sglang_gemma4.cli", "serve", model] if cpu else ["sglang.launch_server", "--model-path", model]
         self._start([sys.executable, "-m", *program, "--enable-metrics", *arguments], environment, log)
 
     def _start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start ``command``, a server program, at a free port."""
+        """Start ``command``, a server program, on a free port."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -51,7 +51,7 @@ class Server:
             )
 
     def wait_until_ready(self, limit: float, progress: Callable[[str], None]) -> float:
-        """Seconds until it answered ``/health``.
+        """Wait until the server answers ``/health``; returns the seconds since its start.
 
         Raises:
             Died: it ended before, or was not up after ``limit`` seconds.
@@ -77,34 +77,34 @@ class Server:
             raise Died(status, self.last_words())
 
     def last_words(self) -> list[str]:
-        """What its log says of its end, the most telling lines last."""
+        """The log lines about the server's end, the most telling ones last."""
         return tail(self.log)
 
     def describe(self) -> dict[str, Any]:
-        """Of a ``start`` record: the settings that the server ended up with, and the state of each patch."""
+        """Fields of a ``start`` record: the settings that the server ended up with, and the state of each patch."""
         info = self._info()
         return {"process": "server", "settings": settings_of(info), "graphs": graphs_of(info), "patches": patches_of(info)}
 
     def stop(self) -> None:
-        """End the whole process group and wait for it: the next arm needs the card empty."""
+        """End the whole process group and wait for it: the next arm needs an empty GPU."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self.process.pid, sign)
                 self.process.wait(20)
         ends = time.monotonic() + 20
-        while alive(self.process.pid) and time.monotonic() < ends:  # killed, but a large process takes time to free its memory
+        while alive(self.process.pid) and time.monotonic() < ends:  # even when killed, a large process takes time to free its memory
             time.sleep(0.1)
 
     def _info(self) -> dict[str, Any]:
-        """What ``/server_info`` answers."""
+        """The answer of ``/server_info``."""
         with urllib.request.urlopen(f"{self.url}/server_info", timeout=30) as response:
             return dict(json.load(response))
 
 
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of ``/server_info`` or ``Engine.get_server_info()`` that is compared between arms: arguments, pool sizes, graph modes.
+    """The settings in ``/server_info`` or ``Engine.get_server_info()`` that are compared between arms: arguments, pool sizes, graph modes.
 
-    Paths of this machine say nothing about an arm and do not belong in a committed run.
+    Local paths are left out: they say nothing about an arm and do not belong in a committed run.
     """
     state = _state(info)
     memory = state.get("memory_usage", {})
@@ -121,7 +121,7 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def graphs_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Batch sizes captured for decode or verify steps, and seconds and GB of all captures by SGLang's names of phases."""
+    """Batch sizes captured for decode or verify steps, and seconds and GB of all captures under SGLang's names of phases."""
     state = _state(info)
     kept = (("startup_time", "cuda_graph"), ("memory_usage", "graph"))
     seconds, held = ((state.get(part) or {}).get(name) or {} for part, name in kept)
@@ -129,7 +129,7 @@ def graphs_of(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def patches_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """The state of each patch of the whole server in the same answer, as ``doctor --url`` shows it; empty on stock."""
+    """The state of each patch of the whole server in the same answer, as in ``doctor --url``; empty for stock."""
     ours = _state(info).get("sglang_gemma4", {})
     return {row["name"]: row["state"] for row in status.merged(ours.get("scheduler", ()), ours.get("frontend", ()))}
 
@@ -139,7 +139,7 @@ def _state(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def alive(group: int) -> list[int]:
-    """Ids of the processes of a process group that have not ended (one that only waits to be reaped has)."""
+    """Ids of the processes of a process group that have not ended; one that only waits to be reaped has ended."""
     import psutil
 
     found = []

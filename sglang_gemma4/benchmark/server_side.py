@@ -55,7 +55,7 @@ class ServerSide:
                 self.tasks = [task for task in self.tasks if task[1] != workload.name]
 
     def do(self, task: Task, ends: float | None, progress: Progress) -> None:
-        """One pass, until its record is on disk.
+        """Run one pass until its record is on disk.
 
         Raises:
             Died: the server ended, or the pass took more than ``plan.pass_limit`` seconds.
@@ -92,7 +92,7 @@ class ServerSide:
         told(f"{row['output_throughput']:.0f} output tokens/s in {row['seconds']:.1f} s{failed}")
 
     def _warm_check(self, kept: list[dict[str, Any]], told: Progress) -> dict[str, Any]:
-        """What ``warm_check`` found, or why it could not be asked; the pass before it counts all the same.
+        """The result of ``warm_check``, or why it could not be asked; the pass before it counts in both cases.
 
         Raises:
             Died: the server ended meanwhile.
@@ -103,7 +103,7 @@ class ServerSide:
         told(f"asking the last turn of {len(kept)} sessions again, cold and warm")
         try:
             return warm_check.check(self.server.url, self.server.engine, self.plan.model, kept)
-        except (OSError, RuntimeError, LookupError, ValueError) as error:  # an answer that is none, a cache that is not emptied
+        except (OSError, RuntimeError, LookupError, ValueError) as error:  # an invalid answer, or a cache that was not emptied
             time.sleep(client.GRACE)
             self.server.check()
             return {"why": f"a request failed ({type(error).__name__}: {error})"}
@@ -122,8 +122,8 @@ def asked_of(plan: Plan, task: Task) -> tuple[Workload, int]:
 def generated(row: dict[str, Any], tokens: float | None) -> dict[str, Any]:
     """Corrections of a ``repetition`` record whose client counted tokens that the server never generated.
 
-    SGLang answers a request that it refuses in mid-stream with status 200 and an error chunk; its client then counts every token that
-    was asked for. The server's own counter knows better.
+    SGLang answers a request that it refuses in mid-stream with status 200 and an error chunk; its client then counts
+    every token that was asked for. The server's own counter is correct.
     """
     if tokens is None or tokens >= 0.99 * row["output_tokens"]:
         return {}

@@ -1,4 +1,4 @@
-"""Sessions in a report: time to first token with and without the conversation in the cache, hit rates of both pools, cold against warm."""
+"""Sessions in a report: TTFT with and without the conversation in the cache, hit rates of both pools, cold versus warm answers."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,7 +10,7 @@ from sglang_gemma4.benchmark import warm_check
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import Results, number, table, values
 
-FOUND = 0.9  # of a session's tokens so far must be in the cache for its turn to count as found
+FOUND = 0.9  # share of a session's tokens so far that must be in the cache for its turn to count as found
 TURNS = {"first": "first turn", "found": "later turn, found", "missed": "later turn, not found"}
 HOW_TO_READ = (
     "All sessions begin with the same system prompt and tool declarations; what users ask and tools return is random tokens. "
@@ -32,7 +32,7 @@ COUNTERS = {
     "swa_bound": "sglang:gemma4_swa_bound_seconds_total",
     "limit_bound": "sglang:gemma4_limit_bound_seconds_total",
 }
-"""What a record's ``pools`` holds, and the metric that it is the growth of."""
+"""The keys of a record's ``pools``, each with the metric whose growth it holds."""
 
 
 def measured(rows: Sequence[Mapping[str, Any]], streams: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def measured(rows: Sequence[Mapping[str, Any]], streams: Sequence[Mapping[str, A
 
 
 def pools(added: Mapping[str, float]) -> dict[str, float]:
-    """What a pass added to the package's counters; empty where the server has none."""
+    """The growth of the package's counters during a pass; empty if the server has none."""
     return {name: round(added[metric], 3) for name, metric in COUNTERS.items() if metric in added}
 
 
@@ -68,7 +68,7 @@ def named(results: Results) -> list[str]:
 
 
 def rows(results: Results) -> str:
-    """A row for each workload and arm; empty without sessions."""
+    """A table with a row for each workload and arm; empty without sessions."""
     columns = ["workload", "arm", *(f"{kind}: TTFT p50 / p99 ms, tokens computed (n)" for kind in TURNS.values()), "turns/s"]
     columns += ["prompt tokens in both / full / sliding of full pool %", "for want of a window", "evicted full / sliding"]
     columns += ["windows taken back / unlocked", "waited for full / sliding / limit s", "running peak", "retractions"]
@@ -92,7 +92,7 @@ def _times(records: Sequence[Record], kind: str) -> str:
 
 
 def _pools(records: Sequence[Record]) -> list[str]:
-    """Hit rates, what a missing window cost, evictions, windows taken back; of a server without our counters what it found in all."""
+    """Hit rates, the cost of missing windows, evictions, windows taken back; without our counters only the server's own cache hits."""
     sums = {
         name: sum(record["pools"][name] for record in records) for name in COUNTERS if all(name in record["pools"] for record in records)
     }
@@ -110,7 +110,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def identity(results: Results) -> list[str]:
-    """A sentence for each workload and arm: how many answers differ, cold against warm, and where."""
+    """A sentence for each workload and arm: how many warm answers differ from the cold ones, and where."""
     sentences = []
     for name in named(results):
         for arm in results.arms:
@@ -121,7 +121,7 @@ def identity(results: Results) -> list[str]:
 
 
 def _compared(check: Mapping[str, Any]) -> str:
-    """What one check found, as a sentence."""
+    """The result of one check as a sentence."""
     if "why" in check:
         return f"not compared: {check['why']}."
     count = check["sessions"]
@@ -140,7 +140,7 @@ def _compared(check: Mapping[str, Any]) -> str:
 
 
 def times(results: Results) -> dict[str, dict[str, list[float]]]:
-    """TTFT in milliseconds by workload and kind of turn, and by arm."""
+    """TTFT in milliseconds by workload and type of turn, and by arm."""
     found = {}
     for name in named(results):
         for kind, title in TURNS.items():

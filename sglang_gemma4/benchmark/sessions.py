@@ -1,8 +1,9 @@
 """Sessions as agents have them: one system prompt with tool declarations that all sessions share, then turns of users and of tools.
 
-Text is in Gemma 4's own syntax, as its chat template writes it; what users ask and tools return is random words of the vocabulary. An
-answer's tokens are those that the server generated, whatever they say; a tool's turn therefore begins with the call that the model
-might have made, and its result. Every session ends with exactly as many tokens as the workload says.
+Text is in Gemma 4's own syntax, as its chat template writes it; what users ask and tools return is random words of
+the vocabulary. An answer's tokens are those that the server generated, whatever they say; a tool's turn therefore
+begins with a call that the model might have made, followed by its result. Every session ends with exactly as many
+tokens as the workload says.
 """
 
 import math
@@ -12,9 +13,9 @@ from itertools import pairwise
 
 from sglang_gemma4.benchmark.workloads import ANSWER_TOKENS, SESSION_SYSTEM, Row, Workload, arrival_times
 
-TOOL_TURNS = 0.5  # of the turns after the first bring a tool's result instead of a user's words
+TOOL_TURNS = 0.5  # share of the turns after the first that bring a tool's result instead of a user's words
 KEPT = 4  # sessions whose last turn is asked again, cold and warm (``warm_check``)
-SPREAD = 2.0  # a turn has up to so many times the tokens of a mean one, or as small a part
+SPREAD = 2.0  # a turn has between 1 / SPREAD and SPREAD times the tokens of an average one
 Encode = Callable[[str], list[int]]
 
 _TOOLS = (
@@ -33,7 +34,7 @@ _QUOTE = '<|"|>'
 
 
 def declaration(name: str, what: str, parameters: Sequence[str]) -> str:
-    """One tool, as Gemma 4's chat template declares it."""
+    """The declaration of one tool, as Gemma 4's chat template writes it."""
     quoted = {text: f"{_QUOTE}{text}{_QUOTE}" for text in (what, "STRING", "OBJECT", *parameters)}
     described = {parameter: f"{_QUOTE}The {parameter} that is meant.{_QUOTE}" for parameter in parameters}
     properties = ",".join(f"{parameter}:{{description:{described[parameter]},type:{quoted['STRING']}}}" for parameter in parameters)
@@ -50,7 +51,7 @@ def system_prompt(tokens: int, words: random.Random, vocabulary: Sequence[int], 
     """
     start, end = encode("<bos><|turn>system\n"), encode("<turn|>\n")
     declared: list[int] = []
-    for number in range(tokens):  # more than fit
+    for number in range(tokens):  # more than will fit
         name, what, parameters = _TOOLS[number % len(_TOOLS)]
         further = encode(declaration(name if number < len(_TOOLS) else f"{name}_{number // len(_TOOLS) + 1}", what, parameters))
         if len(start) + len(declared) + len(further) + len(end) > 0.9 * tokens:
@@ -65,9 +66,10 @@ def system_prompt(tokens: int, words: random.Random, vocabulary: Sequence[int], 
 def rows(workload: Workload, seed: int, vocabulary: Sequence[int], encode: Encode) -> list[Row]:
     """The requests of one pass, in the order in which they are sent; sessions are the same at every rate.
 
-    Closed loop: a session's turn follows the answer before after a think time, exponential with the mean ``workload.think``; first turns
-    are spread over that time. Open loop: turns arrive as a Poisson process of ``workload.rate`` per second, each a turn of a random
-    session, and wait where that session's answer is not there yet.
+    Closed loop: a session's turn follows the previous answer after a think time, exponential with the mean
+    ``workload.think``; first turns are spread over that time. Open loop: turns arrive as a Poisson process of
+    ``workload.rate`` per second, each a turn of a random session, and wait until that session's previous answer has
+    arrived.
 
     Raises:
         ValueError: a session has too few tokens for its turns.
@@ -98,7 +100,7 @@ def _session(
     vocabulary: Sequence[int],
     encode: Encode,
 ) -> Iterator[Row]:
-    """The turns of one session; its last ends at the workload's tokens."""
+    """The turns of one session; its last turn ends at the workload's number of tokens."""
     shares = [math.exp(lengths.uniform(-math.log(SPREAD), math.log(SPREAD))) for _ in range(workload.turns)]
     tokens = workload.longest - len(system)
     ends = [round(tokens * sum(shares[: turn + 1]) / sum(shares)) for turn in range(workload.turns)]
@@ -115,7 +117,7 @@ def _session(
 
 
 def _asked(tokens: int, tool: bool, turn: int, words: random.Random, vocabulary: Sequence[int], encode: Encode) -> list[int]:
-    """What comes between two answers, ``tokens`` ids: a call and its result, or a user's words."""
+    """The ``tokens`` ids between two answers: a call and its result, or a user's words."""
     if tool:
         name, _, parameters = _TOOLS[words.randrange(len(_TOOLS))]
         given = ",".join(f"{parameter}:{_QUOTE}{words.randrange(1000)}{_QUOTE}" for parameter in parameters)
@@ -125,7 +127,7 @@ def _asked(tokens: int, tool: bool, turn: int, words: random.Random, vocabulary:
         start = encode(("<turn|>\n" if turn else "") + "<|turn>user\n")
         end = encode("<turn|>\n<|turn>model\n")
     left = tokens - len(start) - len(end)
-    if left < 0 and tool:  # a short turn: its user says something
+    if left < 0 and tool:  # the turn is too short for a call: use a user's words
         return _asked(tokens, False, turn, words, vocabulary, encode)
     if left < 0:
         raise ValueError(f"a turn of {tokens} tokens has no room for its own markup; give sessions more tokens or fewer turns")

@@ -1,7 +1,8 @@
-"""Where the time of a decode step goes: the card's in draft, verify and the rest, its idle time, and the host's.
+"""Where the time of a decode step goes: the GPU's in draft, verify and the rest, its idle time, and the host's.
 
-SGLang's MTP workers mark their stages with the spans ``draft`` and ``draft_extend``; the target marks its own forward ``step[VERIFY …]``,
-which also covers the preparation of a replay. What a CUDA graph runs counts for the stage that launched the graph.
+SGLang's MTP workers mark their stages with the spans ``draft`` and ``draft_extend``; the target marks its own forward
+``step[VERIFY …]``, which also covers the preparation of a replay. Work of a CUDA graph counts for the stage that
+launched the graph.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sglang_gemma4.benchmark.records import Record
 from sglang_gemma4.benchmark.results import table
 
-if TYPE_CHECKING:  # reports need this module's tables alone
+if TYPE_CHECKING:  # reports need only this module's tables
     import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
     from sglang_gemma4.benchmark.trace import Trace
@@ -21,7 +22,7 @@ HOW_TO_READ = (
     "card ran what that stage launched; idle: it ran nothing; host: the scheduler's time in its batches, which may run ahead of the card."
 )
 CALLS = 30
-"""Of the host, the longest that a record keeps."""
+"""Number of host calls that a record keeps, the longest first."""
 CALLS_HOW_TO_READ = (
     "Per step, under the profiler: what the scheduler's thread does from batch to batch, each without what it calls; a span's own time is "
     "the Python in it. Waits for the card are in cudaStreamSynchronize, cudaEventSynchronize and copies; the rest: shorter ones, and "
@@ -34,10 +35,11 @@ def of_decode(trace: "Trace") -> dict[str, Any] | None:
     """Microseconds of the decode steps in a trace, all steps together; None for a trace without GPU events.
 
     Returns:
-        ``busy``: by stage (``draft``, ``verify``, ``other``), time in which the card ran what the stage launched; ``idle``: time from the
-        first to the last of all these in which it ran nothing; ``wall``: that whole time; ``host``: time the scheduler spent in its
-        batches (it may run ahead of the card); ``loop`` and ``calls``: time from the first batch to the last, and what the scheduler's
-        thread did in it (:meth:`Trace.host_calls`); ``steps``.
+        ``busy``: time in which the GPU ran what a stage launched, by stage (``draft``, ``verify``, ``other``);
+            ``wall``: time from the first to the last of this work; ``idle``: the part of it in which the GPU ran
+            nothing; ``host``: time the scheduler spent in its batches (it may run ahead of the GPU); ``loop`` and
+            ``calls``: time from the first batch to the last, and what the scheduler's thread did in it
+            (:meth:`Trace.host_calls`); ``steps``.
 
     Raises:
         ValueError: see :meth:`Trace.kernels`.
@@ -61,7 +63,7 @@ def of_decode(trace: "Trace") -> dict[str, Any] | None:
 
 
 def _stage_of(events: "pd.DataFrame", moments: Any) -> list[str]:
-    """The stage whose span each launch lies in; stages do not nest."""
+    """The stage in whose span each launch happens; stages do not nest."""
     from sglang_gemma4.benchmark.trace import holding
 
     marks = events[events["cat"] == "user_annotation"].sort_values("ts")
@@ -72,7 +74,7 @@ def _stage_of(events: "pd.DataFrame", moments: Any) -> list[str]:
 
 
 def rows(records: Sequence[Record]) -> str:
-    """A table of the ``profile`` records that carry ``stages``, per step, by batch; empty where none does."""
+    """A table of the ``profile`` records that have ``stages``, per step, by batch; empty if there are none."""
     found = []
     for record in records:
         if taken := record.get("stages"):

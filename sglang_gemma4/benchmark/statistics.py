@@ -1,4 +1,4 @@
-"""Medians, ranges, and how sure a ratio of two medians is."""
+"""Medians, ranges, and the confidence in a ratio of two medians."""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Summary:
 class Ratio:
     """Median of the other sample over median of the baseline, with its 95% bootstrap interval.
 
-    ``low`` and ``high`` are None where the samples cannot give an interval; ``separated``: the interval excludes 1
-    and the samples are large enough to say so.
+    ``low`` and ``high`` are None if the samples cannot give an interval. ``separated``: the interval excludes 1 and
+    the samples are large enough to say so.
     """
 
     value: float
@@ -57,14 +57,14 @@ def ratio(baseline: Sequence[float], other: Sequence[float], seed: int = 0) -> R
         ValueError: a sample is empty, holds something not finite, or something that is not above 0.
     """
     import numpy as np
-    from scipy.stats import bootstrap  # type: ignore[import-untyped, unused-ignore] # a second, which only reports need
+    from scipy.stats import bootstrap  # type: ignore[import-untyped, unused-ignore] # takes a second, and only reports need it
 
     for name, sample in (("baseline", baseline), ("other", other)):
         _check(sample, name)
         if min(sample) <= 0:
             raise ValueError(f"{name} holds {min(sample)}, but a ratio needs values above 0; leave failed repetitions out")
     value = median(other) / median(baseline)
-    if any(min(sample) == max(sample) for sample in (baseline, other)):  # also: a single value
+    if any(min(sample) == max(sample) for sample in (baseline, other)):  # also for a single value
         return Ratio(value)
 
     def of_medians(first: Any, second: Any, axis: int = -1) -> Any:

@@ -1,8 +1,9 @@
 """Step time at every batch size from one pass: N requests start together and end one after another, so each batch size runs for a while.
 
-Between the end of one request and the next, the batch size is constant but for one step: under overlap scheduling the step after an end
-was launched before the end was known, and still has the ended request in it. Contexts grow while batches shrink, so the smallest batches
-have the longest contexts. The whole batch runs for longer than the others, since its time begins with the way from prefill to decode.
+Between the end of one request and the next, the batch size is constant except for one step: under overlap scheduling
+the step after an end was launched before the end was known, and still contains the ended request. Contexts grow while
+batches shrink, so the smallest batches have the longest contexts. The full batch runs longer than the others, since
+its time includes the change from prefill to decode.
 """
 
 import itertools
@@ -12,13 +13,13 @@ from typing import Any
 from sglang_gemma4.benchmark.records import Record
 
 FIRST = 3
-"""The first request ends after so many times the tokens between two ends."""
+"""The tokens of the first request to end, as a multiple of the tokens between two ends."""
 WARM_UP_TOKENS = 4
 """Tokens between two ends in a pass that does not count."""
 
 
 def prefilled_at(about: Sequence[Mapping[str, Any]]) -> float:
-    """When the last request had its first token (seconds); ``about`` holds SGLang's ``meta_info`` of each request.
+    """Seconds at which the last request had its first token; ``about`` holds SGLang's ``meta_info`` of each request.
 
     Raises:
         RuntimeError: some requests waited until others were done, so this was not one batch.
@@ -35,7 +36,7 @@ def prefilled_at(about: Sequence[Mapping[str, Any]]) -> float:
 
 
 def steps_of(meta: Mapping[str, Any]) -> int:
-    """Decode or verify steps that a request took part in."""
+    """Number of decode or verify steps that a request took part in."""
     return int(meta.get("spec_verify_ct") or 0) or int(meta["completion_tokens"]) - 1
 
 
@@ -45,17 +46,18 @@ def most_tokens(requests: int, tokens_between: int) -> int:
 
 
 def measure(engine: Any, prompts: list[list[int]], tokens_between: int) -> dict[str, Any]:
-    """One pass of as many requests as there are prompts; the values of a ``curve`` record.
+    """Run one pass of as many requests as there are prompts; returns the fields of a ``curve`` record.
 
     Args:
         engine: an ``sglang.Engine`` that serves nothing else.
-        tokens_between: tokens of a request between the end of the one before and its own; under MTP more than one a step.
+        tokens_between: tokens that a request generates between the previous request's end and its own; under MTP more
+            than one per step.
 
     Raises:
         RuntimeError: the requests did not run as one batch.
         ValueError: the engine serves other requests too.
     """
-    from sglang_gemma4.benchmark.profile import empty_radix_cache  # which loads numpy; the command line needs this module too
+    from sglang_gemma4.benchmark.profile import empty_radix_cache  # loads numpy; the command line needs this module too
 
     empty_radix_cache(engine)
     lengths = [most_tokens(place + 1, tokens_between) for place in range(len(prompts))]
@@ -82,7 +84,7 @@ def points(about: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     for steps, group in itertools.groupby(by_steps, key=steps_of):
         together = list(group)
         ended = max(float(meta["request_finished_ts"]) for meta in together)
-        if ended > began and steps > done:  # else requests of unlike steps were answered at once: none of them has a time of its own
+        if ended > began and steps > done:  # else requests with different step counts were answered at once: no times of their own
             found.append([running, steps - done, (ended - began) * 1000 / (steps - done)])
             began, done = ended, steps
         running -= len(together)
@@ -90,7 +92,7 @@ def points(about: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def said(record: Record) -> str:
-    """A ``curve`` record in a line."""
+    """A ``curve`` record as one line of text."""
     which = f"{record['repetition'] + 1}" if record["counted"] else "warm-up"
     if not record["points"]:
         return f"curve of {record['batch']} {which}: no step was timed"

@@ -1,4 +1,4 @@
-"""The parent's side of an arm's ``step_times`` process, and what arms side by side share: the card, and a copy of random weights."""
+"""The parent's side of an arm's ``step_times`` process, and what parallel arms share: the GPU, and a copy of random weights."""
 
 import contextlib
 import fcntl
@@ -21,7 +21,7 @@ from sglang_gemma4.benchmark.server import Died, tail
 from sglang_gemma4.patching.switches import SHARED_WEIGHTS
 
 PATIENCE = 60.0
-"""Seconds that a dismissed engine has to end by itself."""
+"""Seconds that a dismissed engine has to end by itself before it is killed."""
 
 
 class TimeIsUp(Exception):  # noqa: N818 - the run's limit, not a mistake
@@ -34,7 +34,7 @@ SHARED_FROM = 16 << 20
 
 @contextlib.contextmanager
 def environment(plan: Plan) -> Iterator[dict[str, str]]:
-    """The environment of the processes of arms that run side by side; a shared copy of the weights exists as long as this."""
+    """The environment of the processes of arms that run in parallel; a shared copy of the weights exists inside this context."""
     if not plan.share_weights:
         yield plan.environment
         return
@@ -44,7 +44,7 @@ def environment(plan: Plan) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def held(lock: Path | None, ends: float | None, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold the card's lock, a file; without one there is nothing to wait for.
+    """Hold the lock file of the GPU; without one, do not wait.
 
     Raises:
         TimeIsUp: another process held it until the run's time limit.
@@ -67,7 +67,7 @@ def held(lock: Path | None, ends: float | None, progress: Callable[[str], None])
 
 
 class StepEngine:
-    """``sglang_gemma4.benchmark.step_times`` in a process group of its own; it does the next task when it reads a line."""
+    """``sglang_gemma4.benchmark.step_times`` in its own process group; it does its next task when it reads a line."""
 
     def __init__(
         self, plan: Plan, arm: Arm, environment: dict[str, str], round_: int, tasks: list[Task], card: dict[str, Any] | None
@@ -103,7 +103,7 @@ class StepEngine:
             )
 
     def wait_until_up(self, ends: float | None, progress: Callable[[str], None]) -> None:
-        """Until the engine can take its first task.
+        """Wait until the engine can take its first task.
 
         Raises:
             Died: it ended, or hung for ``plan.start_limit`` seconds.
@@ -112,28 +112,28 @@ class StepEngine:
         self._wait(lambda record: record["kind"] == "start", self.plan.start_limit, ends, progress)
 
     def do(self, task: Task, ends: float | None, progress: Callable[[str], None]) -> None:
-        """One task, until its record is on disk; raises as :meth:`wait_until_up`, with ``plan.pass_limit``."""
+        """Run one task until its record is on disk; raises as :meth:`wait_until_up`, with ``plan.pass_limit``."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died: the wait says so
+        with contextlib.suppress(BrokenPipeError):  # it died: the wait below reports it
             self.process.stdin.write(b"go on\n")
             self.process.stdin.flush()
         self._wait(lambda record: task_of(record) == task, self.plan.pass_limit, ends, progress)
 
     def dismiss(self) -> None:
-        """Let it end; call this once no engine that may share its weights has anything left to do."""
+        """Let the engine end; call this once no engine that may share its weights has anything left to do."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def finish(self, progress: Callable[[str], None]) -> None:
-        """Wait for a dismissed engine's own end, for :data:`PATIENCE`."""
+        """Wait up to :data:`PATIENCE` for a dismissed engine to end by itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self.process.wait(PATIENCE) == 0:
                 return
         progress("the engine did not end after its last task and is killed")
 
     def stop(self) -> None:
-        """End the whole process group, the engine's own processes too: the next arm needs the card empty."""
+        """Kill the whole process group, including the engine's own processes: the next arm needs an empty GPU."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

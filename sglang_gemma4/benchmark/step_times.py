@@ -1,10 +1,11 @@
-"""Step times of SGLang's offline engine, in a process of its own: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
+"""Step times of SGLang's offline engine, in a separate process: ``python -m sglang_gemma4.benchmark.step_times ORDER.json``.
 
-The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``, ``output_tokens``,
-``prefill_once`` (counted passes find their prompts in the prefix cache), ``tasks`` (list of ["step", "step with N adapters", "curve" or
-"profile", batch, repetition]; repetition -1 warms up) and ``card`` (for the roofline, or None). Each task is done when a line comes in on
-standard input, since other engines may take turns on the card. Every result is appended to ``raw`` at once, so that what a later batch
-breaks is not lost. The engine stays up until standard input closes, since others may have mapped its weights.
+The order holds ``raw``, ``arm``, ``round``, ``model``, ``arguments`` (server flags), ``cpu``, ``input_tokens``,
+``output_tokens``, ``prefill_once`` (counted passes find their prompts in the prefix cache), ``tasks`` (list of
+["step", "step with N adapters", "curve" or "profile", batch, repetition]; repetition -1 warms up) and ``card`` (for
+the roofline, or None). A task runs when a line arrives on standard input, since other engines may use the GPU in
+between. Every result is appended to ``raw`` at once, so that a later failure does not lose it. The engine stays up
+until standard input closes, since others may have mapped its weights.
 """
 
 import json
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def run(order: dict[str, Any]) -> None:
-    """Start the engine, measure what is asked for, write records."""
+    """Start the engine, measure what is asked for, and write records."""
     import sglang
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
@@ -43,7 +44,7 @@ def run(order: dict[str, Any]) -> None:
     load_plugins()
     raw, who = Path(order["raw"]), {"arm": order["arm"], "round": order["round"]}
     started = time.perf_counter()
-    # Metrics, as in the servers of the same run; without them SGLang keeps its time stamps to itself.
+    # Metrics, as in the servers of the same run; without them SGLang does not report its time stamps.
     own = ["--model-path", order["model"], "--skip-tokenizer-init", "--enable-metrics"]
     engine = sglang.Engine(server_args=prepare_server_args([*own, *order["arguments"]]))
     seconds = time.perf_counter() - started
@@ -63,7 +64,7 @@ def run(order: dict[str, Any]) -> None:
             records.append(raw, "curve", **who, **row, **step_curve.measure(engine, prompts[:batch], between))
             continue
         more: dict[str, Any] = {}
-        if kind != "step":  # the requests use LoRA adapters named adapter-0, adapter-1, ... in turn
+        if kind != "step":  # the requests alternate between LoRA adapters named adapter-0, adapter-1, ...
             row["adapters"] = count = int(kind.split()[2])
             more["lora_path"] = [f"adapter-{number % count}" if count else None for number in range(batch)]
         found = measure(engine, prompts[:batch], order["output_tokens"], cold=repetition < 0 or not order["prefill_once"], **more)
@@ -73,11 +74,11 @@ def run(order: dict[str, Any]) -> None:
 
 
 def measure(engine: Any, prompts: list[list[int]], output_tokens: int, cold: bool = True, **more: Any) -> dict[str, Any]:
-    """Times of one batch, from SGLang's own time stamps: its prefill ends when the last request has its first token, the rest is decoding.
+    """Times of one batch, from SGLang's own time stamps: prefill ends when the last request has its first token, the rest is decoding.
 
-    A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that are done early leave the
-    later steps with a smaller batch; ``step_ms`` averages over all of them. ``cold`` empties the prefix cache first; without it no time of
-    the prefill is given. ``more`` is what else the engine is told of the requests.
+    A decode step is a forward pass of the target: one token, or under MTP one verify step. Requests that end early
+    leave the later steps with a smaller batch; ``step_ms`` averages over all of them. ``cold`` empties the prefix
+    cache first; without it no prefill time is given. ``more`` is passed to the engine with the requests.
 
     Raises:
         RuntimeError: some requests waited until others were done, so this was not one batch.
@@ -107,7 +108,7 @@ def measure(engine: Any, prompts: list[list[int]], output_tokens: int, cold: boo
 
 
 def random_prompts(model: str, count: int, tokens: int) -> list[list[int]]:
-    """Token ids below every id that the config gives a meaning (image, audio and turn tokens)."""
+    """Random prompts of token ids below every id that has a meaning in the config (image, audio and turn tokens)."""
     config = read_config(model, "model") or {}
     vocabulary = config.get("text_config", config)["vocab_size"]
     meanings = [value for name, value in config.items() if name.endswith("_token_id") and isinstance(value, int) and value > 200]
@@ -116,7 +117,7 @@ def random_prompts(model: str, count: int, tokens: int) -> list[list[int]]:
 
 
 def profile(engine: Any, order: dict[str, Any], who: dict[str, Any], prompts: list[list[int]]) -> None:
-    """Append the kernels of a prefill and of decode steps at this batch, with the roofline where a card's figures are given."""
+    """Append the kernels of a prefill and of decode steps at this batch, with the roofline if the GPU's figures are given."""
     from sglang_gemma4.benchmark import profile as profiles
     from sglang_gemma4.benchmark import roofline
 

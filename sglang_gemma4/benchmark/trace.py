@@ -1,6 +1,6 @@
-"""Reading a Chrome trace of torch.profiler as SGLang writes it: kernel times, and the scheduler's batches that they belong to.
+"""Reads a Chrome trace of torch.profiler as SGLang writes it: kernel times, and the scheduler's batches that they belong to.
 
-The scheduler marks each batch with a ``scheduler.run_batch`` span, and in it the target model marks its forward pass
+The scheduler marks each batch with a ``scheduler.run_batch`` span, in which the target model marks its forward pass
 (``step[EXTEND …]``, ``step[DECODE …]``, under MTP ``step[VERIFY …]``).
 """
 
@@ -26,9 +26,10 @@ _BATCH = "scheduler.run_batch"
 _STEP = re.compile(r"step\[(\w+) bs=(\d+)(?: toks=(\d+))?")
 _STEP_DETAILS = re.compile(r"(?<=^step\[)(\w+) .*\]$")
 _AWAY = tuple(f"scheduler.{name}" for name in ("recv_requests", "process_input_requests", "sanity_check_cache", "idle"))
-"""Work of the scheduler between batches that belongs to none of them, such as emptying the cache between two passes."""
+"""Work of the scheduler between batches that belongs to no batch, such as emptying the cache between two passes."""
 _STAGE_OF = {"EXTEND": "prefill", "MIXED": "prefill", "DECODE": "decode", "VERIFY": "decode"}
-# Words of template arguments that tell nothing apart: types, wrappers and helpers of PyTorch's pointwise and reduce kernels.
+# Words in template arguments that do not distinguish kernels: types, wrappers and helpers of PyTorch's pointwise and
+# reduce kernels.
 _PLAIN_WORDS = re.compile(
     r"^(native|detail|at_cuda_detail|binary_internal|flash|cute|cutlass|anonymous|namespace|lambda|operator|const|true|false|"
     r"unsigned|signed|float|double|half|bool|char|short|long|void|array|"
@@ -58,21 +59,22 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events = _load(path)
-        """A row each: ``name``, ``cat``, ``ts`` and ``dur`` (microseconds), ``pid``, ``tid``, ``correlation`` (GPU work, launches)."""
+        """A row per event: ``name``, ``cat``, ``ts`` and ``dur`` (microseconds), ``pid``, ``tid``, ``correlation`` (GPU work, launches)."""
         self.steps: list[Step] = _steps(self.events)
         """The scheduler's batches in the order in which they ran."""
         self.clock = "gpu" if self.events["cat"].isin(GPU).any() else "cpu"
-        """What :meth:`kernels` counts: "gpu" kernels, copies and sets on the card, or, in a trace without any, operators on the "cpu"."""
+        """What :meth:`kernels` counts: kernels, copies and sets on the "gpu" or, in a trace without any, operators on the "cpu"."""
 
     def kernels(self, stage: str | None = None) -> list[dict[str, Any]]:
         """{``name``, ``category``, ``microseconds``, ``launches``} of each kernel, the longest first.
 
-        A CPU operator counts its own time, without that of the operators it calls. A kernel counts from the end of what ran before it on
-        its stream: under programmatic dependent launch it starts early and waits there. GPU work launched before the profiler started
-        belongs to an earlier batch and is left out.
+        A CPU operator counts its own time, without that of the operators it calls. A kernel counts from the end of
+        the previous work on its stream: under programmatic dependent launch it starts early and waits there. GPU work
+        launched before the profiler started belongs to an earlier batch and is left out.
 
         Args:
-            stage: "prefill" or "decode" leaves out what batches of the other stage launched, and what was launched for no batch.
+            stage: "prefill" or "decode" leaves out what batches of the other stage launched, and what was launched
+                for no batch.
 
         Raises:
             ValueError: ``stage`` is neither, or the trace holds no step of it.
@@ -86,11 +88,11 @@ class Trace:
         ]
 
     def host_calls(self, stage: str) -> tuple[float, list[dict[str, Any]]]:
-        """Microseconds from the first to the last batch of a stage, and {``name``, ``microseconds``, ``calls``} of what the scheduler's
-        thread did in them, the longest first.
+        """Microseconds from the first to the last batch of a stage, and {``name``, ``microseconds``, ``calls``} of
+        what the scheduler's thread did in them, the longest first.
 
-        Each call, operator or span counts its own time, without those inside of it: a span's is the Python in it. Where the profiler
-        follows the host it slows it down, each operator by a microsecond or two.
+        Each call, operator or span counts its own time, without the ones inside it: a span's own time is its Python
+        code. The profiler slows the host down: each operator by a microsecond or two.
 
         Raises:
             ValueError: see :meth:`kernels`.
@@ -111,9 +113,9 @@ class Trace:
             raise ValueError(f"{self.path} holds no {stage!r} step but {has}; name that stage, or none for the whole trace")
 
     def busy(self, stage: str | None = None) -> float | None:
-        """Microseconds in which the card ran something that :meth:`kernels` counts, on any stream; None where that counts operators.
+        """Microseconds in which the GPU ran something that :meth:`kernels` counts, on any stream; None if that counts operators.
 
-        Streams that run at the same time make the kernels' sum longer than this; with one stream the two are equal.
+        If streams run in parallel, the sum over kernels is larger than this; with one stream the two are equal.
 
         Raises:
             ValueError: see :meth:`kernels`.
@@ -121,7 +123,7 @@ class Trace:
         return round(float(self.occupied(stage)["added"].sum()), 3) if self.clock == "gpu" else None
 
     def occupied(self, stage: str | None) -> pd.DataFrame:
-        """:meth:`timed` by start over all streams, with ``idle``: microseconds the card idled before it, ``added``: busy ones."""
+        """:meth:`timed` sorted by start over all streams, with ``idle`` (microseconds the GPU idled before) and ``added`` (busy ones)."""
         timed = self.timed(stage).sort_values("start", kind="stable")
         start, end = timed["start"], timed["start"] + timed["microseconds"]
         until = end.cummax().shift().fillna(start)
@@ -133,7 +135,7 @@ class Trace:
         if stage is None:
             return timed
         self._holds(stage)
-        # The batch that launched it: the one running, else the next (it was being prepared), else the last.
+        # The batch that launched it: the running one, else the next (which was being prepared), else the last.
         batch = np.searchsorted([step.end for step in self.steps], timed["launched"]).clip(max=len(self.steps) - 1)
         stages = np.array([step.stage for step in self.steps])
         away = self.events[self.events["name"].isin(_AWAY)].sort_values("ts")
@@ -157,26 +159,26 @@ def _steps(events: pd.DataFrame) -> list[Step]:
     found = []
     for batch, name, start, lasted in zip(holding(batches, marks["ts"]), marks["name"], marks["ts"], marks["dur"], strict=True):
         match = _STEP.match(name)
-        if match and (stage := _STAGE_OF.get(match[1])):  # DRAFT and IDLE are no steps of their own
+        if match and (stage := _STAGE_OF.get(match[1])):  # DRAFT and IDLE are not steps by themselves
             begun, spent = (batches["ts"].iat[batch], batches["dur"].iat[batch]) if batch >= 0 else (start, lasted)
             found.append(Step(stage, int(match[2]), int(match[3]) if match[3] else None, float(begun), float(begun + spent)))
     return sorted(found, key=lambda step: step.start)
 
 
 def holding(spans: pd.DataFrame, moments: Any) -> np.ndarray:
-    """For each moment the number of the last of ``spans``, sorted by ``ts``, that began before it; -1 where none of them still runs."""
+    """For each moment the index of the last of ``spans`` (sorted by ``ts``) that began before it; -1 if no span is running then."""
     at = np.searchsorted(spans["ts"], moments, side="right") - 1
-    ends = np.append((spans["ts"] + spans["dur"]).cummax(), -np.inf)  # the last stands for "none began"
+    ends = np.append((spans["ts"] + spans["dur"]).cummax(), -np.inf)  # the last entry is for moments before every span
     found: np.ndarray = np.where(moments <= ends[at], at, -1)
     return found
 
 
 def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
-    """GPU events with the time of the call that launched them, each from the end of those before it on its stream.
+    """GPU events with the time of the call that launched them; each begins at the end of the previous event on its stream.
 
-    With programmatic dependent launch the later kernel is the one that waits (``griddepcontrol.wait``), so what two share belongs to the
-    earlier one. CUDA numbers launches upwards, so what has a lower number than every launch in the trace was launched before the profiler
-    started.
+    With programmatic dependent launch the later kernel waits (``griddepcontrol.wait``), so shared time belongs to the
+    earlier one. CUDA numbers launches upwards, so an event with a lower number than every launch in the trace was
+    launched before the profiler started.
     """
     calls = events[events["cat"].isin(LAUNCHES)].dropna(subset="correlation").drop_duplicates("correlation", keep="last")
     launched = calls.set_index("correlation")["ts"]
@@ -197,11 +199,11 @@ def _gpu_events(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _own_times(events: pd.DataFrame) -> pd.DataFrame:
-    """Calls on the host with the time they spent themselves, not in calls of theirs."""
+    """Calls on the host with their own time, without that of the calls inside them."""
     operators = events.sort_values(["ts", "dur"], ascending=[True, False])
     own = operators["dur"].to_numpy(float, copy=True)
     ends = (operators["ts"] + operators["dur"]).to_numpy()
-    running: dict[Any, list[int]] = {}  # by thread, the operators that have not ended, each called by the one before it
+    running: dict[Any, list[int]] = {}  # by thread, the operators that have not ended, each called by the previous one
     for row, (pid, tid, start) in enumerate(zip(operators["pid"], operators["tid"], operators["ts"], strict=True)):
         callers = running.setdefault((pid, tid), [])
         while callers and ends[callers[-1]] <= start:
@@ -214,9 +216,9 @@ def _own_times(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """A short name for each, all different: without arguments and namespaces, and of the template arguments the two that say most.
+    """A short, unique name for each: without arguments and namespaces, and with the two most telling template arguments.
 
-    Where two would read the same, each gets four hexadecimal digits of its full name's hash.
+    Where two names would be equal, each gets four hexadecimal digits of its full name's hash.
     """
     short = {name: _short(name) for name in names}
     taken = Counter(short.values())
@@ -226,7 +228,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 def _short(name: str) -> str:
     bare = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     head = re.split(r"[<(]", bare, maxsplit=1)[0]
-    if head == bare or not head.strip() or head.endswith(" "):  # "Memcpy DtoD (Device -> Device)" is no C++
+    if head == bare or not head.strip() or head.endswith(" "):  # "Memcpy DtoD (Device -> Device)" is not C++
         return name
     template = bare[len(head) :].partition(">(")[0] if bare[len(head)] == "<" else ""
     words = [word for word in re.findall(r"[A-Za-z_]\w{3,}", template) if not _PLAIN_WORDS.match(word)]

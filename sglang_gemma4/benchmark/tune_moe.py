@@ -1,4 +1,4 @@
-"""The command ``sglang-gemma4 tune-moe``; what it does is in ``kernels/tune_moe.py``, which needs torch."""
+"""The command ``sglang-gemma4 tune-moe``; the work is done in ``kernels/tune_moe.py``, which needs torch."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from sglang_gemma4.models.layers.expert_tiles import FOLDER
 INNER = 704
 """Inner columns of 26B-A4B's experts (``kernels/expert_products.py``)."""
 TOKENS = (1, 4, 16, 32, 64, 128, 320, 1024, 2048, 4096, 8192, 16384)
-"""A server takes the nearest number of tokens that there is, so a prefill chunk needs its own."""
+"""Default numbers of tokens. A server uses the tile of the nearest number, so prefill chunks need entries of their own."""
 
 
 def add_command(commands: Any) -> None:

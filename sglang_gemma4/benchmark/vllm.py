@@ -1,7 +1,7 @@
-"""vLLM's OpenAI server as an arm: the same checkpoint, prompts and client as the SGLang arms, in an environment of its own.
+"""vLLM's OpenAI server as an arm, in its own environment, with the checkpoint, prompts and client of the SGLang arms.
 
-Flags after ``--`` are written for SGLang. Those that mean the same to vLLM are translated, any other is refused, so that no arm runs
-without what a run asks of all arms. An arm's own flags are vLLM's and come last.
+Flags after ``--`` are written for SGLang. Those that mean the same to vLLM are translated, all others are refused, so
+that every arm gets what a run asks of all arms. An arm's own flags are vLLM's and come last.
 """
 
 import json
@@ -33,7 +33,7 @@ FLAGS = {
     "tp-size": "tensor-parallel-size",
     "tensor-parallel-size": "tensor-parallel-size",
 }
-"""SGLang's flags that mean the same to vLLM, by name; ``--disable-radix-cache`` is the one without a value."""
+"""vLLM's name of each SGLang flag that means the same; ``--disable-radix-cache``, which has no value, is handled separately."""
 
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache, with which a pass begins
@@ -51,25 +51,26 @@ _PLUGIN_FILES = (
     "tiny/families.*",
 )
 
-# The engine is a process of its own. When it ends, the API server says that it died "(above)" and as a rule ends too, but can also stay.
+# The engine is a process of its own. When it ends, the API server says that it died "(above)" and usually ends too,
+# but may stay.
 _ENGINE_DIED = re.compile(rb"EngineDeadError|EngineCore (?:failed to start|encountered a fatal error)")
 _CAUSE = re.compile(r"^\((?:EngineCore|Worker)[^)]*\) ERROR [^]]*\] ([\w.]*(?:Error|Exception|Interrupt)\b.*)")
-ENDS_WITHIN = 20.0  # seconds, an API server whose engine died
+ENDS_WITHIN = 20.0  # seconds that an API server may outlive its engine
 
 _FIND = "import importlib.metadata, importlib.util; assert importlib.util.find_spec('vllm'); print(importlib.metadata.version('vllm'))"
 
 
 class VllmServer(Server):
-    """``python -m vllm.entrypoints.openai.api_server`` in a process group of its own."""
+    """``python -m vllm.entrypoints.openai.api_server`` in its own process group."""
 
     engine = "vllm"
 
     def __init__(
         self, python: str, model: str, flags: Sequence[str], environment: Mapping[str, str], log: Path, scratch: Path | None, version: str
     ) -> None:
-        """``flags`` are vLLM's. With random weights ``scratch`` is a folder for what they need, else None."""
+        """``flags`` are vLLM's. ``scratch`` is a folder for what random weights need, None with real ones."""
         self.flags, self.version, self.filled = flags, version, scratch is not None
-        self._before = log.stat().st_size if log.exists() else 0  # bytes of rounds before
+        self._before = log.stat().st_size if log.exists() else 0  # bytes from earlier rounds
         self._engine_died: float | None = None  # when it was seen in the log
         own, path = {**ENVIRONMENT, **environment}, model
         if scratch:
@@ -80,7 +81,7 @@ class VllmServer(Server):
         self._start([python, *words, *flags], own, log)
 
     def check(self) -> None:
-        """Raise :class:`Died` if the process has ended, or lives on without its engine."""
+        """Raise :class:`Died` if the process has ended, or has outlived its engine."""
         super().check()
         if self._engine_died is None and _ENGINE_DIED.search(self._log(65536)):
             self._engine_died = time.monotonic()
@@ -88,15 +89,16 @@ class VllmServer(Server):
             raise Died(None, self.last_words())
 
     def last_words(self) -> list[str]:
-        """The log's last lines, and after them the engine's own error, which the API server's traceback hides."""
+        """The log's last lines, followed by the engine's own error, which the API server's traceback hides."""
         found = [match[1] for line in self._log().decode(errors="replace").splitlines() if (match := _CAUSE.match(line))]
         return [*super().last_words(), *(f"vLLM's engine: {cause[:300]}" for cause in found[:1])]
 
     def describe(self) -> dict[str, Any]:
-        """Its flags, and its pool as ``/metrics`` describes it; vLLM has no ``/server_info`` of comparable settings, and no patches.
+        """The server's flags, and its pool from ``/metrics``; vLLM has no ``/server_info`` with comparable settings, and no patches.
 
         Raises:
-            Died: the plugin did not fill the weights; a run on vLLM's own, uniform ±1e-3, would be no comparison.
+            Died: the plugin did not fill the weights; with vLLM's own filling, uniform ±1e-3, the comparison would be
+                invalid.
         """
         from prometheus_client.parser import text_string_to_metric_families
 
@@ -113,15 +115,16 @@ class VllmServer(Server):
         return {"process": "vllm", "settings": {"engine": "vllm", "version": self.version, **flags, **pool}, "patches": {}}
 
     def _log(self, last: int = 1 << 26) -> bytes:
-        """The ``last`` bytes at most of what this process wrote to its log."""
+        """At most the ``last`` bytes of what this process wrote to its log."""
         with self.log.open("rb") as file:
             file.seek(max(self._before, self.log.stat().st_size - last))
             return file.read()
 
 
 def flags_of_arm(shared: Sequence[str], own: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """vLLM's flags of an arm: those ``shared`` by all arms (SGLang's), then its ``own`` (vLLM's), with the accept length that the run's
-    ``environment`` has the SGLang arms simulate.
+    """vLLM's flags of an arm: the ``shared`` ones of all arms (SGLang's), then its ``own`` (vLLM's).
+
+    A speculative arm gets the accept length that the SGLang arms simulate by the run's ``environment``.
 
     Raises:
         ValueError: a shared flag has no counterpart.
@@ -150,12 +153,12 @@ def flags_of_arm(shared: Sequence[str], own: Sequence[str], environment: Mapping
 
 
 def unplaced(value: str) -> str:
-    """A flag's value, JSON maybe, with each path of this machine as its last part: they do not belong in a committed run."""
+    """A flag's value, possibly JSON, with each local path cut to its last part: such paths do not belong in a committed run."""
     return re.sub(r'(?:(?<=")|^)/[^"]+', lambda path: Path(path[0]).name, value)
 
 
 def pairs(flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Names and values of ``--name=value``, ``--name value`` and ``--name``."""
+    """(name, value) of ``--name=value``, ``--name value`` and ``--name``."""
     words = list(flags)
     while words:
         name, equals, value = words.pop(0).removeprefix("--").partition("=")
@@ -169,7 +172,7 @@ def python(asked: str | None) -> str:
 
 
 def version(arm: Arm, interpreter: str) -> str:
-    """vLLM's version as ``arm`` will find it.
+    """The vLLM version that ``arm`` will use.
 
     Raises:
         ValueError: there is no vLLM.
@@ -187,7 +190,7 @@ def version(arm: Arm, interpreter: str) -> str:
 
 
 def plugin(folder: Path) -> Path:
-    """A folder for ``PYTHONPATH`` that has vLLM fill ``--load-format dummy`` as the SGLang arms do (``vllm_weights``)."""
+    """Make a folder for ``PYTHONPATH`` that has vLLM fill ``--load-format dummy`` as the SGLang arms do (``vllm_weights``)."""
     information = folder / "sglang_gemma4_weights-0.dist-info"
     information.mkdir(parents=True, exist_ok=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang-gemma4-weights\nVersion: 0\n")
@@ -201,9 +204,10 @@ def plugin(folder: Path) -> Path:
 
 
 def text_only(model: Path, folder: Path) -> Path:
-    """The language model of a config-only checkpoint as a checkpoint of its own, which vLLM starts without image processing.
+    """The language model of a config-only checkpoint as a separate checkpoint, which vLLM starts without image processing.
 
-    Attention within an image is both ways; there are none. The format of quantised weights is the whole checkpoint's to say, and stays.
+    Bidirectional attention within images is switched off, as there are none. The quantisation format of the whole
+    checkpoint is kept.
     """
     shutil.copytree(model, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("processor_config.json"))
     config = json.loads((model / "config.json").read_text())

@@ -1,11 +1,13 @@
-"""Whether a session's answer is the same with its conversation in the prefix cache as without: greedy tokens, cold against warm.
+"""Whether a session's answer is the same with and without its conversation in the prefix cache: greedy tokens, cold versus warm.
 
-The last turns of a pass's first sessions are asked again, one at a time: with an empty cache (*cold*), with an empty cache once more
-(*again*: where this differs from cold, the server is not deterministic, and neither would a warm answer be), and at once after that
-(*warm*). The fourth answer is the one of the pass itself (*load*), made beside other requests.
+The last turns of a pass's first sessions are asked again, one at a time: with an empty cache (*cold*), again with an
+empty cache (*again*), and directly after that (*warm*). If *again* differs from *cold*, the server is not
+deterministic, so *warm* could differ too. The fourth answer is that of the pass itself (*load*), generated while
+other requests ran.
 
-Sums in another order round differently in bfloat16: a chunk of other length, a batch of other size or an eviction between can turn a
-near tie between two tokens, with correct KV. A wrong slot or a window that is not the session's shows early and in many sessions.
+Sums in another order round differently in bfloat16. Another chunk length or batch size, or an eviction in between,
+can therefore flip a near tie between two tokens although the KV is correct. A wrong slot or another session's window
+shows early and in many sessions.
 """
 
 import json
@@ -17,15 +19,16 @@ from typing import Any
 
 from sglang_gemma4.benchmark.client_process import cached_tokens, reset
 
-LIMIT = 600.0  # seconds an answer, or an emptied cache, may take
+LIMIT = 600.0  # seconds that an answer, or emptying the cache, may take
 WAYS = ("again", "warm", "load")
 
 
 def check(url: str, engine: str, model: str, kept: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Compare the sessions in ``kept``, each with ``prompt`` (ids) and ``tokens`` (the pass's answer).
 
-    Returns ``sessions`` (how many), ``tokens`` (of each answer), ``warm_cached`` (prompt tokens that the warm request found) and, for
-    each of :data:`WAYS`, the position of the first token that differs from the cold answer, or None where all are equal.
+    Returns ``sessions`` (how many), ``tokens`` (of each answer), ``warm_cached`` (prompt tokens that the warm request
+    found) and, for each of :data:`WAYS`, the position of the first token that differs from the cold answer, or None
+    if all are equal.
 
     Raises:
         OSError: the server does not answer.
@@ -46,7 +49,7 @@ def check(url: str, engine: str, model: str, kept: Sequence[Mapping[str, Any]]) 
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two answers differ, None where they are equal."""
+    """The first position at which two answers differ, None if they are equal."""
     if list(one) == list(other):
         return None
     return next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
@@ -66,7 +69,7 @@ def empty(url: str, engine: str) -> None:
         try:
             with urllib.request.urlopen(urllib.request.Request(f"{url}/flush_cache", method="POST"), timeout=LIMIT):
                 return
-        except urllib.error.HTTPError as error:  # an answer is out before its request has left the batch
+        except urllib.error.HTTPError as error:  # an answer is sent before its request has left the batch
             if time.monotonic() > ends:
                 raise RuntimeError(f"the server did not empty its cache within {LIMIT:g} s: HTTP {error.code}") from error
             time.sleep(0.1)

@@ -1,10 +1,10 @@
-"""The named workloads, and their requests: prompts as token ids, lengths, arrival times and turns, the same for every arm and drawn from a
-seed.
+"""The named workloads, and their requests: prompts as token ids, lengths, arrival times and turns, drawn from a seed, alike for all arms.
 
-A *row* is one request, as JSON: ``ids`` (of the prompt; of a later turn only what the user adds), ``prompt`` and ``output`` (tokens in
-all), ``at`` (milliseconds after the first arrival), and of a session ``session``, ``turn`` and ``think`` (seconds between the answer
-before and this turn). Rows are in the order in which they are sent. Those of workloads with :attr:`Workload.sessions` are made by
-:mod:`sglang_gemma4.benchmark.sessions`, and have ``shared`` too: tokens of the prompt that all sessions begin with.
+A *row* is one request, as JSON: ``ids`` (of the prompt; of a later turn only what the user adds), ``prompt`` and
+``output`` (token counts), ``at`` (milliseconds after the first arrival), and for a session ``session``, ``turn`` and
+``think`` (seconds between the previous answer and this turn). Rows are in the order in which they are sent. Rows of
+workloads with :attr:`Workload.sessions` are made by :mod:`sglang_gemma4.benchmark.sessions`, and also have
+``shared``: the number of prompt tokens that all sessions begin with.
 """
 
 import itertools
@@ -15,23 +15,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-IMAGE_TOKENS = 280  # soft tokens of one image at Gemma 4's default resolution, at most (processor_config.json)
+IMAGE_TOKENS = 280  # at most, soft tokens of one image at Gemma 4's default resolution (processor_config.json)
 TURNS = 4  # of a session of multi-turn
-WARM_UP_REQUESTS = 64  # of a load's warm-up, which comes before every rate
-LEAST_REQUESTS = 20  # at any rate, however low
-LOAD_SECONDS = 60.0  # of arrivals at each rate
-TTFT_LIMIT, ITL_LIMIT = 2000.0, 60.0  # milliseconds, 99th percentiles, that goodput asks for unless told otherwise
+WARM_UP_REQUESTS = 64  # requests of a load's warm-up, which precedes every rate
+LEAST_REQUESTS = 20  # requests at any rate, however low
+LOAD_SECONDS = 60.0  # seconds of arrivals at each rate
+TTFT_LIMIT, ITL_LIMIT = 2000.0, 60.0  # milliseconds, default limits of p99 TTFT and p99 ITL for goodput
 
 LOG_UNIFORM = ((50, 6000), (50, 600))  # tokens in and out; the peer's recipe
-MIX_SEED = 7  # of the lengths of ``mix``, which are the same in every pass: the peer's recipe
+MIX_SEED = 7  # seed of the lengths of ``mix``, which are the same in every pass: the peer's recipe
 
-# Lognormal with the median and the 90th percentile of openchat_sharegpt4 in table 2 of Sarathi-Serve (Agrawal et al., OSDI 2024): 1730 and
-# 5696 tokens in (earlier turns included), 415 and 834 out. As there, requests of more than 8192 tokens are left out, here by drawing again.
+# Lognormal with the median and the 90th percentile of openchat_sharegpt4 in table 2 of Sarathi-Serve (Agrawal et al.,
+# OSDI 2024): 1730 and 5696 tokens in (earlier turns included), 415 and 834 out. As there, no request has more than
+# 8192 tokens; here such draws are repeated.
 SHAREGPT = ((1730, 5696), (415, 834))
 SHAREGPT_LIMIT = (6656, 1536)
 _P90 = 1.2815515655446004  # standard deviations at the 90th percentile
 
-SYSTEM_PROMPTS, SYSTEM_TOKENS = 8, 1024  # a session begins with one of so many prompts that sessions share
+SYSTEM_PROMPTS, SYSTEM_TOKENS = 8, 1024  # a session begins with one of this many prompts that sessions share
 USER_TOKENS, ANSWER_TOKENS = (20, 500), (50, 400)  # of each turn, log-uniform
 THINK_SECONDS = 2.0  # mean of the exponential time between an answer and the next turn
 
@@ -48,8 +49,8 @@ Row = dict[str, Any]
 class Workload:
     """Requests of one shape: tokens in, tokens out, how many, and how many at once (None: all).
 
-    With ``lengths`` the tokens are the longest that are drawn from that distribution. With ``rate`` the requests arrive as a Poisson
-    process of so many per second, whatever the server has finished (open loop).
+    With ``lengths`` the tokens are the largest that are drawn from that distribution. With ``rate`` the requests
+    arrive as a Poisson process with this many per second, whatever the server has finished (open loop).
     """
 
     name: str
@@ -62,9 +63,9 @@ class Workload:
     lengths: str = ""
     rate: float | None = None
     scale: int = 1  # drawn lengths and times are divided by it (dry run)
-    sessions: int = 0  # that go on at once, each of ``turns`` requests, the last of which ends at ``longest`` tokens
+    sessions: int = 0  # running at once, each with ``turns`` requests, the last of which ends at ``longest`` tokens
     turns: int = 0
-    think: float = 0.0  # seconds between an answer and the next turn, the mean; of an open loop 0
+    think: float = 0.0  # mean seconds between an answer and the next turn; 0 in an open loop
 
     @property
     def open_loop(self) -> bool:
@@ -72,11 +73,11 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """Tokens of one request at its end, images at their largest."""
+        """Tokens of one request at its end, with images at their largest."""
         return self.input_tokens + self.output_tokens + self.images * IMAGE_TOKENS
 
     def as_data(self) -> dict[str, Any]:
-        """For a header; what only loads have is left out of other workloads, so that folders of earlier versions resume."""
+        """The workload for a header; fields that only loads have are left out of other workloads, so that older folders can be resumed."""
         added = {"lengths": "", "rate": None, "scale": 1, "sessions": 0, "turns": 0, "think": 0.0}
         return {name: value for name, value in asdict(self).items() if name not in added or value != added[name]}
 
@@ -97,23 +98,23 @@ _SINGLE = (
 )
 WORKLOADS = {workload.name: (workload,) for workload in _SINGLE} | {
     "sweep": tuple(Workload(f"sweep-{batch}", 1000, 200, batch) for batch in (1, 2, 4, 8, 16, 32, 64, 128)),
-    # at most 128,000 prompt tokens a pass
+    # at most 128,000 prompt tokens per pass
     "prompts": tuple(Workload(f"prompts-{n}", n, 10, min(30, 128_000 // n)) for n in (1000, 4000, 16000, 64000)),
     "ttft": tuple(Workload(f"ttft-{tokens}", tokens, 8, 16, concurrency=1) for tokens in (128, 1000, 4000)),
     "images-sweep": tuple(_images(f"images-{count}", 16, count) for count in (1, 4, 16)),
 }
-"""What a name of ``--workload`` stands for."""
+"""The workloads that a name of ``--workload`` stands for."""
 
 LOADS = {
     "log-uniform": Workload("log-uniform", 6000, 600, 0, lengths="log-uniform"),
     "sharegpt-like": Workload("sharegpt-like", *SHAREGPT_LIMIT, 0, lengths="sharegpt-like"),
     "multi-turn": Workload("multi-turn", SYSTEM_TOKENS + TURNS * 500 + (TURNS - 1) * 400, 400, 0, lengths="multi-turn"),
 }
-"""Open loop: each stands for one workload per request rate, named ``log-uniform@4`` at 4 requests/s."""
+"""Open-loop loads: each stands for one workload per request rate, named ``log-uniform@4`` at 4 requests/s."""
 
 
 def load_name(workload: str) -> tuple[str, float] | None:
-    """The load and the rate of a workload that is named ``LOAD@RATE``, else None."""
+    """The load and the rate of a workload named ``LOAD@RATE``, otherwise None."""
     if (found := _SESSIONS.fullmatch(workload)) and found[5]:
         return found[1], float(found[5])
     found = _AT_RATE.fullmatch(workload)
@@ -121,9 +122,12 @@ def load_name(workload: str) -> tuple[str, float] | None:
 
 
 def named(names: Iterable[str], rates: Sequence[float] = (), seconds: float = LOAD_SECONDS, think: float = THINK_SECONDS) -> list[Workload]:
-    """Workloads by name (:data:`WORKLOADS`). ``32x1000/200`` are 32 requests at once, 1000 in and 200 out. A load (:data:`LOADS`) stands
-    for one of each of ``rates`` (requests/s), with ``seconds`` of arrivals. ``sessions-50x10000/8`` are 50 sessions that reach 10,000
-    tokens in 8 turns, each ``think`` seconds after the answer before (the mean); ``sessions-50x10000/8@4`` the same with 4 turns/s.
+    """Workloads by name (:data:`WORKLOADS`).
+
+    ``32x1000/200`` is 32 requests at once, 1000 tokens in and 200 out. A load (:data:`LOADS`) stands for one workload
+    for each of ``rates`` (requests/s), with ``seconds`` of arrivals. ``sessions-50x10000/8`` is 50 sessions that
+    reach 10,000 tokens in 8 turns, each on average ``think`` seconds after the previous answer;
+    ``sessions-50x10000/8@4`` is the same with 4 turns/s.
 
     Raises:
         ValueError: a name is unknown, a load has no rates, or a session's turns would be too short.
@@ -162,7 +166,7 @@ def _of_sessions(name: str, sessions: int, tokens: int, turns: int, rate: str | 
 
 
 def at_rate(load: Workload, rate: float, seconds: float) -> Workload:
-    """``load`` at ``rate`` requests/s for ``seconds``; of a multi-turn load whole sessions, each request a turn."""
+    """``load`` at ``rate`` requests/s for ``seconds``; a multi-turn load has whole sessions, in which each request is a turn."""
     requests = max(LEAST_REQUESTS, math.ceil(rate * seconds))
     if load.lengths == "multi-turn":
         requests = TURNS * math.ceil(requests / TURNS)
@@ -194,7 +198,7 @@ def warm_up(workload: Workload) -> Workload:
 
 
 def _fewer(workload: Workload, sessions: int, turns: int) -> Workload:
-    """At most so many sessions and turns of each."""
+    """The workload with at most ``sessions`` sessions and ``turns`` turns each."""
     sessions, turns = min(workload.sessions, sessions), min(workload.turns, turns)
     return replace(workload, sessions=sessions, turns=turns, requests=sessions * turns)
 
@@ -210,8 +214,10 @@ def check_fits(workload: Workload, what: str, tokens: int, remedy: str) -> None:
 
 
 def rows(workload: Workload, seed: int, vocabulary: Sequence[int]) -> list[Row]:
-    """The requests of one pass, from ``workload``, ``seed`` and the token ids that prompts are made of; the same at every rate but for
-    the arrival times, which are those of rate 1 divided by the rate."""
+    """The requests of one pass, from ``workload``, ``seed`` and the token ids that prompts are made of.
+
+    They are the same at every rate except for the arrival times, which are those of rate 1 divided by the rate.
+    """
     words = random.Random(f"words {seed}")
     lengths = random.Random(MIX_SEED if workload.lengths == "log-uniform" and not workload.open_loop else f"lengths {seed}")
     arrivals = arrival_times(seed, workload.rate)
@@ -225,7 +231,7 @@ def rows(workload: Workload, seed: int, vocabulary: Sequence[int]) -> list[Row]:
 
 
 def arrival_times(seed: int, rate: float | None) -> Iterator[float]:
-    """Milliseconds of a Poisson process of ``rate`` per second, the first at 0; None: all at 0."""
+    """Arrival times in milliseconds of a Poisson process with ``rate`` per second, the first at 0; with None all are 0."""
     gaps = random.Random(f"arrivals {seed}")
     now = 0.0
     while True:
@@ -246,7 +252,7 @@ def _lengths(workload: Workload, draw: random.Random) -> tuple[int, int]:
 
 
 def _scaled(workload: Workload, tokens_in: int, tokens_out: int) -> tuple[int, int]:
-    """Smaller in a dry run, and cut to a warm-up's output."""
+    """The lengths, scaled down in a dry run, with the output cut to a warm-up's."""
     return max(8, tokens_in // workload.scale), min(max(4, tokens_out // workload.scale), workload.output_tokens)
 
 
@@ -257,7 +263,7 @@ def _log_uniform(draw: random.Random, least: int, most: int) -> int:
 def _sessions(
     workload: Workload, words: random.Random, lengths: random.Random, arrivals: Iterator[float], vocabulary: Sequence[int]
 ) -> Iterator[Row]:
-    """Whole sessions, each arriving after so many gaps of the process as it has turns, so that the rate is one of requests."""
+    """Whole sessions; each arrives after as many gaps of the process as it has turns, so that the rate counts requests."""
     prompts = [words.choices(vocabulary, k=max(8, SYSTEM_TOKENS // workload.scale)) for _ in range(SYSTEM_PROMPTS)]
     for session in range(workload.requests // TURNS):
         ids, before = list(words.choice(prompts)), 0
