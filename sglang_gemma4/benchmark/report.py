@@ -44,7 +44,7 @@ def write(folder: Path) -> Path:
 
 
 def markdown(results: Results, drawn: Sequence[str] = ()) -> str:
-    """The report's text; ``drawn`` are the plot files beside it."""
+    """The report's text; ``drawn`` are the plot files in its folder."""
     from jinja2 import Environment, StrictUndefined
 
     page = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined).from_string(
@@ -143,7 +143,7 @@ def _described(results: Results, workload: str) -> str:
 
 
 def _ratio(results: Results, found: Sequence[Record]) -> str:
-    """The ratio column: 1 for the baseline, ``-`` where that has no result, ``=`` where the interval includes 1."""
+    """The ratio column: 1 for the baseline, ``-`` where that has no result, ``=`` after a ratio that is not separated from 1."""
     first = results.arms[0]
     baseline = results.at(place_of(found[0]), first)
     if found[0]["arm"] == first or not baseline:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 IMAGE_TOKENS = 280  # at most, soft tokens of one image at Gemma 4's default resolution (processor_config.json)
-TURNS = 4  # of a session of multi-turn
+TURNS = 4  # turns of a session of the multi-turn load
 WARM_UP_REQUESTS = 64  # requests of a load's warm-up, which precedes every rate
 LEAST_REQUESTS = 20  # requests at any rate, however low
 LOAD_SECONDS = 60.0  # seconds of arrivals at each rate
@@ -39,7 +39,7 @@ THINK_SECONDS = 2.0  # mean of the exponential time between an answer and the ne
 _AT_ONCE = re.compile(r"([1-9]\d*)x([1-9]\d*)/([1-9]\d*)")
 _AT_RATE = re.compile(r"(.+)@([\d.]+)")
 _SESSIONS = re.compile(r"(sessions-([1-9]\d*)x([1-9]\d*)(?:/([1-9]\d*))?)(?:@(\d*\.?\d+))?")
-SESSION_TURNS = 8  # of a session, unless its name says otherwise
+SESSION_TURNS = 8  # turns of a session, unless its name says otherwise
 SESSION_SYSTEM = 1500  # tokens of the prompt that all sessions share, at most a third of a session
 LEAST_TURN = 300  # tokens of a session's turn with its answer, on average
 Row = dict[str, Any]

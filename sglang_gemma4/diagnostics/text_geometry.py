@@ -34,7 +34,7 @@ def text_geometry(config: dict[str, Any]) -> TextGeometry:
 
     transformers 5.19 writes ``head_dim`` for the sliding layers and ``per_layer_config`` for the full ones, the
     released checkpoints ``global_head_dim`` and ``num_global_key_value_heads``, SGLang's own text-only form the
-    full layers' values under the plain names and ``swa_*`` beside them.
+    full layers' values under the plain names and the sliding ones under ``swa_*``.
     """
     text = config.get("text_config") or config
     head_dim, kv_heads = text.get("head_dim", 256), text.get("num_key_value_heads", 4)

@@ -1,6 +1,6 @@
 """config.json of the five released Gemma 4 sizes and their MTP assistants, for serving with random weights.
 
-Laid out as the released checkpoints are: `global_head_dim` and `num_global_key_value_heads` beside the sliding values,
+Laid out as the released checkpoints are: `global_head_dim` and `num_global_key_value_heads` next to the sliding values,
 which transformers turns into a per-layer config. The numbers are in real_sizes.toml. Sources: transformers 5.19
 models/gemma4/configuration_gemma4.py and what is public of the released config.json files. Not compared with the
 released files: the 31B assistant's shape, E4B's `use_double_wide_mlp`, and parts of the vision and audio configs.
