@@ -1,5 +1,6 @@
-"""Triton kernels, grouped by what they compute; each beside the torch reference it must equal. They know nothing of SGLang.
+"""Triton kernels, grouped by what they compute, each with a torch reference that it must equal. None imports SGLang.
 
-An operation is a file, or a folder where it is long, whose ``kernels.py`` has the Triton kernels. :mod:`card` says what a card has,
-:mod:`dependent_launch` how kernels overlap, :mod:`matrices` what kernels over rows take.
+A short operation is one file, a long one a folder whose ``kernels.py`` holds the Triton kernels. :mod:`card`
+describes the GPU, :mod:`dependent_launch` overlaps kernels, and :mod:`matrices` checks the matrices of row-wise
+kernels.
 """

@@ -1,7 +1,8 @@
-"""What follows from a verify step's tokens for a chain of drafts, in one launch.
+"""Accept a chain of drafts after a verify step, and prepare the next step, in one launch.
 
-SGLang takes some ten: two fills and the walk down a tree, a sum, what is committed, the last accepted row of hidden states, and the writes
-of lengths and tokens for the next step (``speculative/eagle_utils.py``, ``eagle_worker_common.py``, ``managers/overlap_utils.py``).
+SGLang uses about ten launches: two fills, the walk down the tree, a sum, the committed tokens, the last accepted row
+of hidden states, and the writes of lengths and tokens for the next step (``speculative/eagle_utils.py``,
+``eagle_worker_common.py``, ``managers/overlap_utils.py``).
 """
 
 from dataclasses import dataclass
@@ -12,19 +13,19 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024
-"""Hidden numbers that a program copies."""
+"""Elements of a hidden state that a program copies."""
 
 
 class Accepted(NamedTuple):
-    """Of a verify step of ``nodes`` rows a request, the first of which is the last committed token.
+    """Result of a verify step with ``nodes`` rows per request, the first of which is the last committed token.
 
     Attributes:
-        predict: ``[requests · nodes]`` int32, the tokens of the accepted rows and 0 in the others.
-        lengths: ``[requests]`` int32, accepted rows, 1 to ``nodes``.
-        index: ``[requests, nodes]`` int32, the accepted rows in order, then -1.
+        predict: ``[requests · nodes]`` int32, the token after each accepted row, and 0 in the other rows.
+        lengths: ``[requests]`` int32, number of accepted rows, 1 to ``nodes``.
+        index: ``[requests, nodes]`` int32, flat numbers of the accepted rows in order, then -1.
         new_lengths: ``[requests]`` int64, cached tokens after this step.
-        last: ``[requests]`` int64, the last token, of which no key is cached yet.
-        hidden: ``[requests, hidden]``, the last accepted row's.
+        last: ``[requests]`` int64, the newest token, whose key is not cached yet.
+        hidden: ``[requests, hidden]``, the last accepted row's hidden state.
     """
 
     predict: torch.Tensor
@@ -37,7 +38,7 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True)
 class Relay:
-    """Where the next step finds lengths and last tokens, by a request's place; both ``[places]`` int64."""
+    """Lengths and last tokens that the next step reads, indexed by a request's place; both ``[places]`` int64."""
 
     lengths: torch.Tensor
     tokens: torch.Tensor
@@ -56,14 +57,14 @@ def accept_chain(
 
     Args:
         drafted: ``[requests · nodes]`` int64, each request's last committed token and its drafts.
-        targets: ``[requests, nodes]`` or flat, int64: the target's token behind each row.
+        targets: ``[requests, nodes]`` or flat, int64: the target's token after each row.
         seq_lens: ``[requests]`` int64, cached tokens before this step.
-        hidden: ``[requests · nodes, hidden]``, rows side by side.
-        relay: written at each request's ``places`` ``[requests]`` int64; or None.
-        simulated: accept so many rows of each request, whatever the tokens are; 0: by the tokens.
+        hidden: ``[requests · nodes, hidden]``, each row contiguous.
+        relay: written at each request's ``places`` ``[requests]`` int64. Give both or neither.
+        simulated: accept this many rows of each request, whatever the tokens are; 0: accept by the tokens.
 
     Raises:
-        ValueError: shapes that do not belong together.
+        ValueError: shapes do not match, a tensor is not contiguous, or only one of ``relay`` and ``places`` is given.
     """
     requests = seq_lens.numel()
     rows = drafted.numel()

@@ -1,9 +1,10 @@
-"""Which assembler Triton has for a Hopper, and why one of CUDA 13.3 is needed where ``wgmma`` takes its first operand from registers.
+"""Select the ptxas for Hopper kernels whose ``wgmma`` takes its first operand from registers; they need CUDA 13.3's.
 
-PTX leaves the registers of an instruction that still runs to ptxas. Up to 13.2 it may write to those of a first operand before they are
-read (triton-lang/triton#9433): of the first kernels of :mod:`warpgroup_products` a hundred instructions did, and their products were NaN on
-a busy multiprocessor. Of 26B-A4B's served ones none does (``tests/unit/test_shipped_kernels.py``). Triton brings a newer one along for
-Blackwell, which assembles for a Hopper too: kernels that need it have it, all others stay with Triton's choice.
+PTX leaves the registers of a running instruction to ptxas. Up to 13.2 it may overwrite a first operand before it is
+read (triton-lang/triton#9433). It did so for a hundred instructions of the first kernels of
+:mod:`warpgroup_products`, whose results were NaN on a busy multiprocessor. No kernel served for 26B-A4B is affected
+(``tests/unit/test_shipped_kernels.py``). For Blackwell, Triton ships a newer ptxas that also assembles for Hopper.
+Kernels that need it use it; all others keep Triton's choice.
 """
 
 import os
@@ -15,12 +16,12 @@ from typing import Any
 from sglang_gemma4.start.manifest import COMPILES_WITHIN
 
 VARIABLE = "TRITON_PTXAS_PATH"
-"""Triton's own, for cards before Blackwell."""
+"""Triton's environment variable for the ptxas of GPUs before Blackwell."""
 KEEPS_OPERANDS = (13, 3)
 
 
 def release() -> tuple[int, ...]:
-    """Of the assembler that this process compiles with."""
+    """Version of the ptxas that this process compiles with."""
     from triton import knobs
 
     return _numbers(knobs.nvidia.ptxas)
@@ -31,7 +32,7 @@ def _numbers(tool: Any) -> tuple[int, ...]:
 
 
 def reason_against_register_operands() -> str | None:
-    """Why kernels must not have first operands in registers while others are computed, or None."""
+    """Why kernels must not hold first operands in registers while the next ones are computed, or None."""
     if release() >= KEEPS_OPERANDS or ((newer := brought_along()) is not None and _numbers(newer) >= KEEPS_OPERANDS):
         return None
     beside = "has none beside it" if newer is None else f"has {newer.version} beside it"
@@ -42,7 +43,7 @@ def reason_against_register_operands() -> str | None:
 
 
 def brought_along() -> Any:
-    """Triton's own assembler for Blackwell, whatever TRITON_PTXAS_BLACKWELL_PATH names (FlashInfer sets it), or None."""
+    """The ptxas that Triton ships for Blackwell, or None; TRITON_PTXAS_BLACKWELL_PATH (FlashInfer sets it) is ignored."""
     import triton
     from triton import knobs
 
@@ -52,7 +53,7 @@ def brought_along() -> Any:
 
 @contextmanager
 def keeping_operands() -> Iterator[None]:
-    """Triton assembles with one that overwrites no operand, if it has one; the version is in the key of what it compiles."""
+    """Inside, Triton uses a ptxas that overwrites no operand, if it ships one; the version is part of its cache key."""
     from triton import knobs
     from triton.backends.nvidia.compiler import get_ptxas_version
 
@@ -60,7 +61,7 @@ def keeping_operands() -> Iterator[None]:
     if newer is None:
         yield
         return
-    with knobs.nvidia.scope():  # it puts the environment back
+    with knobs.nvidia.scope():  # restores the environment on exit
         os.environ[VARIABLE] = newer.path
         get_ptxas_version.cache_clear()
         try:
@@ -70,7 +71,7 @@ def keeping_operands() -> Iterator[None]:
 
 
 def keeps_operands(kernel: Any) -> Any:
-    """Have a kernel compiled within :func:`keeping_operands`, whoever launches it first."""
+    """Decorator: compile this kernel inside :func:`keeping_operands`, whoever launches it first."""
     compile_one = getattr(kernel, "_do_compile", None)  # an interpreted one has none
     if compile_one is not None:
 
@@ -79,5 +80,5 @@ def keeps_operands(kernel: Any) -> Any:
                 return compile_one(*args, **named)
 
         kernel._do_compile = compiled
-        setattr(kernel, COMPILES_WITHIN, keeping_operands)  # for who compiles it without a launch
+        setattr(kernel, COMPILES_WITHIN, keeping_operands)  # for callers that compile it without a launch
     return kernel

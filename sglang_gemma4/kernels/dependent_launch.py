@@ -1,11 +1,13 @@
-"""Programmatic dependent launch: a kernel's programs start while the kernel before still ends, and wait before they use what it wrote.
+"""Programmatic dependent launch: a kernel's programs start before the previous kernel ends, and wait for its output.
 
-A decode step is some 900 short kernels one after the other; between two of them the card drains, launches and fills again. Launched
-dependently, the next kernel's programs are already on the card and loading their weights. Hopper and later; PTX's ``griddepcontrol``.
+A decode step runs about 900 short kernels in sequence. Without this, the GPU drains, launches and refills between
+each two of them. With it, the next kernel's programs are already resident and loading their weights. It uses PTX's
+``griddepcontrol``, which Hopper and later GPUs have.
 
-It is safe because every program of every kernel here calls :func:`await_inputs` exactly once, before it reads anything but weights and
-before it writes anything. So only reads of weights overlap the kernel before. Waiting for that kernel is waiting for all earlier ones too,
-since it waited itself; and it lets the next kernel start only after its wait, so no more than two kernels overlap.
+It is safe because every program of every kernel here calls :func:`await_inputs` exactly once, before it writes
+anything or reads anything but weights. So only reads of weights overlap the previous kernel. That kernel waited for
+its own predecessor, so all earlier ones have ended too. A kernel lets the next one start only after its own wait, so
+at most two kernels overlap.
 """
 
 import functools
@@ -17,13 +19,13 @@ import triton.language as tl
 
 CAPABILITY = (9, 0)
 LINE = 128
-"""Bytes that one prefetch brings."""
+"""Bytes that one prefetch loads."""
 
 _wanted = False
 
 
 def want(wanted: bool) -> None:
-    """Whether this process launches kernels dependently, on cards that can."""
+    """Enable or disable dependent launches in this process; GPUs without support never use them."""
     global _wanted
     _wanted = wanted
     launch_options.cache_clear()
@@ -42,17 +44,17 @@ def reason_against(device: torch.device) -> str | None:
 
 @functools.cache
 def launch_options(device: torch.device, late: bool = False) -> dict[str, Any]:
-    """Arguments of a kernel's launch: its constant ``PDL`` (``late``: :data:`LATE`), and Triton's option if that is true."""
+    """Launch arguments of a kernel: its constant ``PDL`` (:data:`LATE` if ``late``) and, if enabled, ``launch_pdl``."""
     if not _wanted or reason_against(device) is not None:
         return {"PDL": False}
     return {"PDL": LATE.value if late else True, "launch_pdl": True}
 
 
 LATE = tl.constexpr(2)
-"""A launch's ``PDL`` in place of True: the kernel lets the next one's programs start at :func:`release_next`, not at once.
+"""Value of ``PDL`` instead of True: the next kernel's programs start at :func:`release_next`, not right after the wait.
 
-For one that streams more through the L2 cache than it holds: what programs that start with it fetch ahead is gone when they need it, and
-was fetched at this kernel's expense.
+For kernels that stream more than the L2 cache holds. What the next kernel prefetches meanwhile is evicted before it is
+used, and the prefetch takes bandwidth from this kernel.
 """
 
 

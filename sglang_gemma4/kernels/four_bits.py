@@ -1,9 +1,9 @@
-"""Products of rows with 4-bit weights in groups of inputs that share a scale, as checkpoints and SGLang's Triton experts hold them.
+"""GEMMs with 4-bit weights whose groups of inputs share a scale, as in checkpoints and SGLang's Triton experts.
 
-A word of 32 bits has eight inputs of an output. So that no value changes its register, a product is the sum of eight: of the words' first
-inputs, of their second ones, and so on, each with the rows' values of these inputs, which lie side by side after :func:`by_place`. Levels
-become bfloat16 two at a time, by bits (0x4300 plus a level is 128 plus it), and are multiplied by their scale there: a weight is rounded to
-bfloat16 once, as in Marlin's kernels and as a dequantised checkpoint is.
+An int32 word holds eight inputs of an output. So that no value leaves its register, a GEMM is the sum of eight GEMMs,
+one per place in the word. Each takes the rows' inputs at its place, which :func:`by_place` makes contiguous. int4
+values become bfloat16 two at a time by bit operations (0x4300 plus a value is 128 plus it), and are multiplied by
+their scale there. So a weight is rounded to bfloat16 once, as in Marlin's kernels and in a dequantised checkpoint.
 """
 
 import torch
@@ -13,15 +13,15 @@ import triton.language as tl
 from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 
 PLACES = 8
-"""Inputs in a word."""
+"""Inputs in an int32 word."""
 COLUMNS = 1024
 
 
 @triton.constexpr_function
 def at_place(place: int, zeros: bool) -> str:
-    """PTX for two words (of adjacent inputs of one output) and their scales: the two weights at ``place``.
+    """PTX for two words (adjacent inputs of one output) and their scales: the two dequantised weights at ``place``.
 
-    ``zeros``: a fourth operand has what is added to 128 plus a level in place of -136 (0xc308), which is symmetric levels'.
+    ``zeros``: a fourth operand is added to 128 plus the int4 value, instead of symmetric weights' -136 (0xc308).
     """
     halves, shift = ("0x5410", "0x7632")[place // 4], 4 * (place % 4)
     return (
@@ -138,7 +138,7 @@ def by_place_reference(x: torch.Tensor) -> torch.Tensor:
 
 
 def by_place(x: torch.Tensor) -> torch.Tensor:
-    """Contiguous rows ``[tokens, width]`` with each row's inputs in the order of their places in words: the first of all words first.
+    """Reorder contiguous rows ``[tokens, width]`` by place in the int32 word: place 0 of all words first, then place 1.
 
     The width is a multiple of 8. The host does not wait for the device.
     """

@@ -1,4 +1,4 @@
-"""Bytes that kernels keep beside the weights, by arithmetic. Without torch, so that the command line can calculate with them."""
+"""Memory that kernels keep in addition to the weights. Imports no torch, so that the command line can use it."""
 
 COPIED_SHARE = 1 / 16
-"""Of a server's part of a card that weights may take which stay dequantised: 26B-A4B's dense ones, 3.1 GiB, from 80 GB on."""
+"""Largest share of a server's GPU memory for dequantised dense weights: 26B-A4B's 3.1 GiB fit from 80 GB on."""

@@ -1,4 +1,4 @@
-"""What kernels over rows take: matrices by rows, of a floating-point type that the package's kernels compute with."""
+"""Check matrices for row-wise kernels: two-dimensional, contiguous rows, a floating-point type that kernels support."""
 
 import torch
 

@@ -1,14 +1,16 @@
-"""Few rows times fp8 or 4-bit weights on a card: from memory into the registers in which the matrix instruction wants the weights.
+"""GEMMs of few rows with fp8 or 4-bit weights: from global memory into the registers that the matrix instruction reads.
 
-Triton lays a tile out by itself, and a quantised weight then passes through shared memory, is shifted alone, and waits for its scale there.
-In Gluon, Triton's own language for layouts, a lane loads four words of an output side by side, and a word's levels become the operand of
-``mma.m16n8k16`` in the same lane: the instruction sums over its inputs in any order that both operands share, so the rows' inputs are put
-in the words' order, in registers too. Every second or fourth level of a word lies in both halves of a register, so a mask serves two. A
-program has asked for its words before it waits for the kernel before (:mod:`~sglang_gemma4.kernels.dependent_launch`), which is most of
-the time of a product of one row; its warps share the width, and add their sums up in shared memory.
+Triton chooses layouts itself: a quantised weight passes through shared memory, is shifted alone, and waits for its
+scale there. Gluon, Triton's language with explicit layouts, lets a lane load four adjacent words of an output. A
+word's values become the operand of ``mma.m16n8k16`` in the same lane. The instruction sums over inputs in any order
+that both operands share, so the rows' inputs are put into the words' order, in registers too. Values two (fp8) or
+four (int4) places apart lie in the two halves of a register, so one mask extracts both.
 
-4-bit weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`: level minus 8 times scale, rounded to bfloat16 once. Every
-e4m3 level is a bfloat16, and its output's scale is for the sums.
+A program requests its words before it waits for the previous kernel (:mod:`~sglang_gemma4.kernels.dependent_launch`),
+which covers most of the time of a one-row GEMM. Its warps split the width and add up their sums in shared memory.
+
+4-bit weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`: value minus 8, times scale, rounded to
+bfloat16 once. Every e4m3 value is exact in bfloat16; an output's scale is applied to its sums.
 """
 
 import functools
@@ -25,16 +27,16 @@ from sglang_gemma4.kernels import register_layouts as layouts
 from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight
 
 CAPABILITY = (8, 0)
-"""The compute capability from which cards multiply bfloat16 so."""
+"""Lowest compute capability with this bfloat16 instruction."""
 MOST_ROWS = 32
 WORDS = 16
-"""Of a row that a warp multiplies at a time: four a lane, of four lanes."""
+"""Words of a row that a warp multiplies at a time: four in each of four lanes."""
 
 _wanted = False
 
 
 def want(wanted: bool) -> None:
-    """Whether this process multiplies quantised weights so, where :func:`reason_against` has nothing against it."""
+    """Enable or disable these kernels in this process; :func:`takes` decides per GEMM."""
     global _wanted
     _wanted = wanted
 
@@ -49,7 +51,7 @@ def reason_against(device: torch.device) -> str | None:
 
 
 def takes(x: torch.Tensor, weight: Weight, rows: int) -> bool:
-    """Whether ``rows`` of ``x`` times a weight are for this module."""
+    """Whether this module computes the GEMM of ``rows`` rows of ``x`` with this weight."""
     if not (_wanted and 0 < rows <= MOST_ROWS and x.dtype == torch.bfloat16 and reason_against(x.device) is None):
         return False
     if isinstance(weight, Scaled):
@@ -59,7 +61,7 @@ def takes(x: torch.Tensor, weight: Weight, rows: int) -> bool:
 
 
 def words_of(weight: Weight) -> dict[str, Any]:
-    """A kernel's arguments of a weight that :func:`takes` takes: its words and scales, and constants of its format."""
+    """Kernel arguments for a weight that :func:`takes` accepts: words, scales, strides and constants of the format."""
     if isinstance(weight, Grouped):
         strides = dict.fromkeys(("scale_expert_stride", "scale_stride")[3 - weight.levels.dim() :])
         return {"words_ptr": weight.levels.view(torch.int32), "scale_ptr": weight.scale, **strides, "PER": 8, "GROUP": weight.group // 8}
@@ -70,8 +72,10 @@ def words_of(weight: Weight) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Warps:
-    """How a program works: its outputs, how many warps share the width and how many the outputs (16 of them at a time), and how many steps
-    of the width are asked for before the kernel before has ended."""
+    """Shape of a program: outputs, warps that split the width (``along``) and the outputs (``across``, 16 at a time).
+
+    ``ahead``: steps of the width whose loads are issued before the previous kernel has ended.
+    """
 
     outputs: int
     along: int
@@ -84,12 +88,12 @@ class Warps:
         return self.along * self.across
 
     def constants(self) -> dict[str, Any]:
-        """Of a kernel's launch."""
+        """Constants and options of a kernel launch."""
         return {"OUTPUTS": self.outputs, "ALONG": self.along, "ACROSS": self.across, "AHEAD": self.ahead, "num_warps": self.count}
 
 
 def padded(rows: int) -> int:
-    """Rows of a product: 8, 16 or 32."""
+    """``rows`` rounded up to what a GEMM supports: 8, 16 or 32."""
     return next(size for size in (8, 16, 32) if rows <= size)
 
 

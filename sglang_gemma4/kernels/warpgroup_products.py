@@ -1,8 +1,9 @@
-"""Tens to thousands of rows times 4-bit weights on a Hopper: from words into the registers of the warpgroup's matrix instruction.
+"""GEMMs of tens to thousands of rows with 4-bit weights on Hopper: from int32 words into the registers of ``wgmma``.
 
-``wgmma`` multiplies a first operand that lies in registers: as in :mod:`~sglang_gemma4.kernels.register_products` a lane loads words of an
-output and makes that operand of them, while the instruction before still multiplies. The rows' inputs are the second operand, in shared
-memory, in the words' order, in which :func:`by_span` puts them. A weight is converted once for up to 64 rows, and never written out.
+``wgmma`` can take its first operand from registers. As in :mod:`~sglang_gemma4.kernels.register_products`, a lane
+loads words of an output and dequantises them into that operand, while the previous instruction still runs. The rows
+are the second operand, in shared memory, with their inputs in the words' order (:func:`by_span`). A weight is
+dequantised once for up to 64 rows, and never written to memory.
 
 Weights have the same bits as in :mod:`~sglang_gemma4.kernels.four_bits`; sums are float32.
 """
@@ -31,17 +32,17 @@ from sglang_gemma4.kernels.experts.expert_blocks import Blocks
 from sglang_gemma4.kernels.register_products import four_bits
 
 CAPABILITY = 9
-"""The compute capability with ``wgmma``; later ones do not have it."""
+"""Major compute capability with ``wgmma``; later ones do not have it."""
 SPAN = 64
 """Inputs multiplied at a time: two words of each of four lanes."""
 OUTPUTS = 64
-"""Of a product in a program: the instruction's."""
+"""Outputs of a GEMM per program, as many as ``wgmma`` takes."""
 COLUMNS = 1024
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: rows, spans of inputs in shared memory, and spans of words in registers before they are multiplied."""
+    """Shape of a program: rows, spans of inputs in shared memory, and spans of words loaded into registers ahead."""
 
     rows: int
     stages: int = 4
@@ -50,7 +51,7 @@ class Tile:
 
 @functools.cache
 def reason_against_card(device: torch.device) -> str | None:
-    """Why this module does not run on a card, or None."""
+    """Why this module does not run on a GPU, or None."""
     if device.type != "cuda":
         return f"tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
@@ -61,26 +62,26 @@ def reason_against_card(device: torch.device) -> str | None:
 
 @gluon.constexpr_function
 def sums_layout(rows):  # type: ignore[no-untyped-def]
-    """``[64, rows]``."""
+    """Sums ``[64, rows]``."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 16])
 
 
 @gluon.constexpr_function
 def copy_layout():  # type: ignore[no-untyped-def]
-    """``[rows, 64]``: sixteen bytes a lane, eight lanes a row."""
+    """Inputs ``[rows, 64]``: 16 bytes per lane, eight lanes per row."""
     return gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
 
 
 @gluon.constexpr_function
 def _words_layout():  # type: ignore[no-untyped-def]
-    """``[64, 8]``: a lane has two words side by side of two outputs, four lanes an output."""
+    """Words ``[64, 8]``: a lane holds two adjacent words of each of two outputs, four lanes cover an output."""
     lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
     return gl.DistributedLinearLayout([[0, 1], [8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 8])
 
 
 @gluon.constexpr_function
 def _scales_layout():  # type: ignore[no-untyped-def]
-    """``[64, 4]``: the scale of each lane's words."""
+    """Scales ``[64, 4]``: a lane holds the scales of its words."""
     lanes = [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]]
     return gl.DistributedLinearLayout([[8, 0]], lanes, [[16, 0], [32, 0]], [], [64, 4])
 
@@ -241,20 +242,20 @@ def _by_span_kernel(  # type: ignore[no-untyped-def]
 
 
 def by_span_reference(x: torch.Tensor) -> torch.Tensor:
-    """What :func:`by_span` makes of a row: inputs in the first operand's order, of bits word, pair, register, lane and half."""
+    """What :func:`by_span` does to a row: inputs go into the first operand's order (word, pair, register, lane, half)."""
     lane, word, half, pair, register = range(1, 6)
     return x.reshape(-1, 4, 2, 2, 2, 2).permute(0, word, pair, register, lane, half).reshape(x.shape)
 
 
 def by_span(x: torch.Tensor, blocks: Blocks, topk: int) -> torch.Tensor:
-    """Rows ``[tokens, width]``, contiguous, as ``blocks`` says, with the inputs of each 64 in the matrix instruction's order.
+    """Gather contiguous rows ``[tokens, width]`` into ``blocks``, each 64 inputs in the matrix instruction's order.
 
     Args:
-        x: its width is a multiple of 64.
-        blocks: of rows, ``topk`` of which a token has.
+        x: the width is a multiple of 64.
+        blocks: blocks of rows; a token has ``topk`` rows.
 
     Returns:
-        ``[most blocks * rows a block, width]``; empty places and what is behind the last block are undefined.
+        ``[most blocks * rows per block, width]``; empty places and rows after the last block are undefined.
     """
     tokens, width = x.shape
     out = torch.empty((blocks.row.numel(), width), dtype=x.dtype, device=x.device)
@@ -266,5 +267,5 @@ def by_span(x: torch.Tensor, blocks: Blocks, topk: int) -> torch.Tensor:
 
 
 def described(rows: torch.Tensor, block: int) -> TensorDescriptor:
-    """Contiguous rows ``[count, width]`` as :func:`products` takes them, ``block`` at a time; zeros beyond the last."""
+    """TMA descriptor of contiguous rows ``[count, width]`` for :func:`products`, by ``block`` rows; zeros past the end."""
     return TensorDescriptor.from_tensor(rows, [block, SPAN], gl.NVMMASharedLayout(128, 16, 2))

@@ -1,10 +1,9 @@
-"""The formats of weights that kernels of few rows read: numbers of the activation's type, fp8 levels with a scale for each output, or 4-bit
-levels with a scale, and perhaps a zero point, for each group of inputs.
+"""Weight formats that the few-row kernels read: unquantised, fp8 with a scale per output, or 4-bit.
 
-A format is data of a kernel, not a copy of it: what it loads is converted in registers to the activation's type, and the sums, in float32,
-are multiplied by the scale. Every e4m3 level is exact in bfloat16 and float16, so the product is as exact as one with dequantised weights
-in float32. Activations are not rounded to fp8, as SGLang's own fp8 products do: ours differ from those by that rounding, toward the exact
-one.
+4-bit weights have a scale, and perhaps a zero point, per group of inputs. Kernels take the format as an argument and
+convert what they load to the activation's type in registers. An fp8 scale multiplies the float32 sums, a 4-bit scale
+the weight. Every e4m3 value is exact in bfloat16 and float16, so an fp8 result is as exact as one with weights
+dequantised to float32. SGLang's own fp8 GEMMs round activations to fp8; these do not, and differ by that rounding.
 """
 
 import functools
@@ -17,16 +16,16 @@ import triton.language as tl
 
 FP8 = torch.float8_e4m3fn
 CAPABILITY = (8, 9)
-"""The compute capability from which Triton converts e4m3: Ada."""
+"""Lowest compute capability on which Triton converts e4m3: Ada."""
 
 
 @dataclass(frozen=True)
 class Scaled:
     """An fp8 weight: its values are ``levels`` times ``scale``.
 
-    ``levels``: ``[..., outputs, width]`` float8_e4m3fn. ``scale``: ``[..., outputs]`` float32; one that all outputs share is expanded to
-    that shape (:func:`scaled`). ``block``: where it is not 0, as many outputs and inputs share a scale, ``[outputs / block, width /
-    block]``, each rounded up; dense products only.
+    ``levels``: ``[..., outputs, width]`` float8_e4m3fn. ``scale``: ``[..., outputs]`` float32; a scale that all
+    outputs share is expanded to that shape (:func:`scaled`). ``block``: if not 0, this many outputs and inputs share
+    a scale, and ``scale`` is ``[outputs / block, width / block]``, each rounded up; dense GEMMs only.
     """
 
     levels: torch.Tensor
@@ -35,26 +34,27 @@ class Scaled:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the values."""
+        """Shape of the dequantised values."""
         return self.levels.shape
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """The tensor's device."""
         return self.levels.device
 
     def first(self, outputs: int) -> "Scaled":
-        """The first ``outputs`` rows of a two-dimensional one."""
+        """The weight of the first ``outputs`` rows; two-dimensional weights only."""
         return Scaled(self.levels[:outputs], self.scale[: -(-outputs // self.block) if self.block else outputs], self.block)
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """A 4-bit weight: input ``i`` of an output is its level minus the zero point, times the scale, both of the group that ``i`` is in.
+    """A 4-bit weight: an input's value is its ``levels`` entry minus its group's zero point, times its group's scale.
 
-    ``levels``: ``[..., outputs, width / 2]`` uint8, the first of two inputs in the low bits, contiguous. ``scale``: ``[..., outputs,
-    width / group]`` of the activation's type, contiguous. ``zeros``: ``[..., outputs / 2, width / group]`` uint8, the first of two outputs
-    in the low bits, contiguous; None where all zero points are 8 (symmetric levels).
+    ``levels``: ``[..., outputs, width / 2]`` uint8, the first of two inputs in the low bits, contiguous. ``scale``:
+    ``[..., outputs, width / group]`` of the activation's type, contiguous. ``zeros``:
+    ``[..., outputs / 2, width / group]`` uint8, the first of two outputs in the low bits, contiguous; None if all zero
+    points are 8 (symmetric).
     """
 
     levels: torch.Tensor
@@ -63,16 +63,16 @@ class Grouped:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the values."""
+        """Shape of the dequantised values."""
         return torch.Size((*self.levels.shape[:-1], 2 * self.levels.shape[-1]))
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """The tensor's device."""
         return self.levels.device
 
     def first(self, outputs: int) -> "Grouped":
-        """The first ``outputs`` rows of a two-dimensional one."""
+        """The weight of the first ``outputs`` rows; two-dimensional weights only."""
         return Grouped(self.levels[:outputs], self.scale[:outputs], None if self.zeros is None else self.zeros[: outputs // 2])
 
     @property
@@ -82,20 +82,20 @@ class Grouped:
 
 
 BLOCK = 128
-"""Outputs and inputs of a block that kernels take."""
+"""Outputs and inputs per fp8 block that kernels support."""
 GROUPS = (32, 64, 128)
-"""Inputs a group that kernels take."""
+"""Inputs per 4-bit group that kernels support."""
 Weight: TypeAlias = torch.Tensor | Scaled | Grouped
 
 
 def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
-    """The fp8 weight ``levels`` ``[..., outputs, width]`` with one scale for each output, or one for all outputs.
+    """The fp8 weight ``levels`` ``[..., outputs, width]`` with one scale per output, or one for all outputs.
 
     Args:
-        scale: float32; as many as outputs in all, or as there are leading entries (an expert each), in any shape.
+        scale: float32 of any shape, with one element per output or one per leading entry (such as an expert).
 
     Raises:
-        ValueError: another number of scales.
+        ValueError: ``scale`` has another number of elements.
     """
     rows = levels.shape[:-1]
     if scale.numel() == rows.numel():
@@ -106,16 +106,16 @@ def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
 
 
 def levels_of(weight: Weight) -> torch.Tensor:
-    """What a kernel loads; of 4-bit weights words of eight inputs, int32."""
+    """The tensor that a kernel loads; for 4-bit weights int32 words of eight inputs."""
     if isinstance(weight, Grouped):
         return weight.levels.view(torch.int32)
     return weight.levels if isinstance(weight, Scaled) else weight
 
 
 def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
-    """A kernel's arguments: the scales and their strides by expert and output; as many times None for a weight without.
+    """Kernel arguments: the scales and their strides by expert and output; as many Nones for an unquantised weight.
 
-    Scales of groups are contiguous, so their strides are not passed.
+    Scales of groups are contiguous, so their strides are None.
     """
     if isinstance(weight, Scaled):
         return (weight.scale, *weight.scale.stride())
@@ -125,17 +125,17 @@ def scale_of(weight: Weight) -> tuple[torch.Tensor | int | None, ...]:
 
 
 def zeros_of(weight: Weight) -> torch.Tensor | None:
-    """A kernel's argument: the zero points of 4-bit levels that are not symmetric, or None."""
+    """Kernel argument: the zero points of asymmetric 4-bit weights, or None."""
     return weight.zeros if isinstance(weight, Grouped) else None
 
 
 def words_in_group(weight: Weight) -> int:
-    """Words that share a scale; 0 for a weight that is not :class:`Grouped`."""
+    """int32 words that share a scale; 0 for a weight that is not :class:`Grouped`."""
     return weight.group // 8 if isinstance(weight, Grouped) else 0
 
 
 def dequantised(weight: Weight) -> torch.Tensor:
-    """The values in float32, of the weight's shape."""
+    """The dequantised values in float32, of the weight's shape."""
     if isinstance(weight, Grouped):
         levels = torch.stack((weight.levels & 15, weight.levels >> 4), dim=-1).flatten(-2).float()
         zeros: torch.Tensor | int = 8
@@ -162,7 +162,7 @@ def as_type(levels, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
-    """Why a weight's format does not fit ``x``, or None; shapes are not looked at."""
+    """Why a weight's format does not fit ``x``, or None; shapes are not checked."""
     if isinstance(weight, Grouped):
         return _reason_against_grouped(x, weight)
     if not isinstance(weight, Scaled):

@@ -1,9 +1,9 @@
-"""4-bit weights as numbers of the activation's type in memory, for products of so many rows that arithmetic binds.
+"""Dequantise 4-bit weights to memory, in the activation's type, for GEMMs of so many rows that arithmetic is the limit.
 
-A prefill chunk multiplies each weight with tens to thousands of rows. Converting it anew for every block of them costs more than writing
-it once: of 26B-A4B's experts a layer's levels are 0.4 GB, its numbers 1.5, which is 0.6 ms of an H100's memory, where SGLang's Triton
-kernel, which converts in its loop, takes 30 ms for 8,192 tokens (``runs/2026-11-25-26b-h100-int4``). A weight is rounded once, as the
-kernels of few rows round it and as a dequantised checkpoint is.
+A prefill chunk multiplies each weight with tens to thousands of rows. Dequantising it again for every block of rows
+costs more than writing it once. A layer of 26B-A4B's experts grows from 0.4 to 1.5 GB, which takes 0.6 ms of an
+H100's memory bandwidth. SGLang's Triton kernel, which dequantises in its loop, takes 30 ms for 8,192 tokens
+(``runs/2026-11-25-26b-h100-int4``). A weight is rounded once, as in few-row kernels and in a dequantised checkpoint.
 """
 
 import torch
@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.dependent_launch import await_inputs, launch_options
 from sglang_gemma4.kernels.weights import Grouped, Weight, levels_of, words_in_group
 
 WORDS = 512
-"""Words a program converts; eight numbers each."""
+"""int32 words that a program dequantises, eight values each."""
 
 
 @triton.jit
@@ -47,15 +47,15 @@ def _write_out_kernel(  # type: ignore[no-untyped-def]
 
 
 def room_for(*weights: Weight) -> int:
-    """Numbers of the largest of these that is in 4 bits, which is what they need one after the other; 0 where none is."""
+    """Elements of scratch needed to dequantise these weights one at a time (the largest 4-bit one; 0 if none)."""
     return max((weight.shape.numel() for weight in weights if isinstance(weight, Grouped)), default=0)
 
 
 def place_of(weight: Weight, room: torch.Tensor) -> torch.Tensor:
-    """Where :func:`write_out` writes a weight, of its shape; an unquantised weight itself.
+    """The part of ``room`` that :func:`write_out` fills, in the weight's shape; an unquantised weight itself.
 
     Raises:
-        ValueError: fp8, or a ``room`` that is too small.
+        ValueError: the weight is fp8, or ``room`` is too small or not one-dimensional.
     """
     if isinstance(weight, torch.Tensor):
         return weight
@@ -69,16 +69,16 @@ def place_of(weight: Weight, room: torch.Tensor) -> torch.Tensor:
 
 
 def write_out(weight: Weight, room: torch.Tensor) -> torch.Tensor:
-    """The weight's values, ``[experts, outputs, width]`` of ``room``'s dtype, at the start of ``room``; an unquantised weight itself.
+    """Dequantise a weight to the start of ``room`` and return it: ``[experts, outputs, width]`` of ``room``'s dtype.
 
-    What lay in ``room`` is lost. The host does not wait for the device.
+    An unquantised weight is returned itself. ``room``'s old contents are lost. The host does not wait for the device.
 
     Args:
-        weight: of 4 bits contiguous, as ``reason_against_weight`` checks.
-        room: ``[numbers]``, at least as many as the weight has.
+        weight: a 4-bit weight is contiguous, as ``reason_against_weight`` checks.
+        room: scratch, one-dimensional, with at least as many elements as the weight.
 
     Raises:
-        ValueError: as :func:`place_of`.
+        ValueError: as in :func:`place_of`.
     """
     out = place_of(weight, room)
     if isinstance(weight, Grouped):

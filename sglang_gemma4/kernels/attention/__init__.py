@@ -1,6 +1,6 @@
-"""Attention over the KV pool, its keys and its page tables.
+"""Attention over the KV pool, and the gathering of its keys and page tables.
 
-:mod:`few_query_attention` for verify, draft and decode steps, :mod:`prefill_attention` for prompts; :mod:`limits` and :mod:`tiles` say what
-both take and how they are laid out. :mod:`key_rows` gathers keys for attention kernels that read no pool, :mod:`page_rows` writes page
-tables.
+:mod:`few_query_attention` serves verify, draft and decode steps, :mod:`prefill_attention` prompts. :mod:`limits`
+checks their arguments and :mod:`tiles` chooses their tiles. :mod:`key_rows` gathers keys for attention kernels that
+cannot read the pool, :mod:`page_rows` writes page tables, :mod:`step_metadata` the slots of a step.
 """

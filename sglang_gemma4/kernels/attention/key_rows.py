@@ -1,4 +1,4 @@
-"""Cached and new keys and values of each request in adjacent rows, for attention kernels that do not read the KV pool by slot."""
+"""Gather each request's cached and new keys and values into adjacent rows, for kernels that cannot read KV slots."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ from sglang_gemma4.kernels.kv_cache.formats import cached_rows
 
 BLOCK = 16
 ZEROS = 8 * BLOCK
-"""Zero rows behind the last request's: more than a tile of keys of FlashAttention-4 at these head dimensions, which has up to 80."""
+"""Zero rows after the last request: more than FlashAttention-4's key tile at these head dimensions (up to 80 keys)."""
 FEWEST_REQUESTS = 64
 
 
@@ -123,7 +123,7 @@ def _key_rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def padded(requests: int) -> int:
-    """Requests that a program looks through, rounded up to few sizes: each is compiled when it first comes, while a request waits."""
+    """``requests`` rounded up to one of few sizes: each size is compiled at its first use, while a request waits."""
     size = FEWEST_REQUESTS
     while size < requests:
         size *= 16
@@ -144,22 +144,22 @@ def key_rows(
     k_scales: torch.Tensor | None = None,
     v_scales: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each request's cached keys in order, then its new ones; a request's rows begin at ``qo_indptr + kv_indptr``.
+    """Each request's cached keys and values in order, then its new ones; its rows begin at ``qo_indptr + kv_indptr``.
 
-    The host does not wait for the device: there are as many rows as new tokens and entries of ``kv_indices``. The first
-    :data:`ZEROS` behind the last request's are zero, what others hold is not said.
+    The host does not wait for the device: there are as many rows as new tokens and entries of ``kv_indices``. The
+    first :data:`ZEROS` rows after the last request are zero; the rest is undefined.
 
     Args:
-        k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
-        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are contiguous, and powers
-            of two.
+        k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, of the new tokens.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are
+            contiguous, and powers of two.
         qo_indptr: ``[requests + 1]`` int, where each request's new tokens begin.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
         kv_indices: ``[cached keys]`` int, slots in order.
-        out: None, or contiguous keys and values to write to, of as many rows as all requests' keys take at least.
-        new_slots: ``[tokens]`` int, of a quantised cache: the new tokens' own keys and values are read from the buffers too, at these
-            slots, and ``k`` and ``v`` give their shape and dtype alone.
-        k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
+        out: None, or contiguous keys and values to write to, with at least as many rows as all requests have keys.
+        new_slots: ``[tokens]`` int, for a quantised cache: the new tokens' keys and values are read from the buffers
+            at these slots too, and ``k`` and ``v`` give only shape and dtype.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, scale of each slot's heads; ``v_scales`` alike. None: 1.
 
     Returns:
         Contiguous ``[rows, KV heads, dim]`` and ``[rows, KV heads, value dim]``.

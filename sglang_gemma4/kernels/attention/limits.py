@@ -1,4 +1,4 @@
-"""Which tensors the attention kernels take, on which cards."""
+"""Which tensors the attention kernels accept, on which GPUs."""
 
 import torch
 import triton
@@ -9,11 +9,11 @@ from sglang_gemma4.kernels.kv_cache.store import scales_reason
 from sglang_gemma4.kernels.matrices import DTYPES
 
 MOST_ROWS = 128
-"""Most rows of a tile in a verify, draft or decode step: query tokens times query heads of a KV head."""
+"""Most rows of a tile in a verify, draft or decode step: query tokens times query heads per KV head."""
 MOST_GROUP = 64
-"""Most query heads of a KV head in a prefill."""
+"""Most query heads per KV head in a prefill."""
 QUANTISED = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
-"""Elements of a KV cache that are not the model's."""
+"""Element types of a quantised KV cache."""
 
 
 def few_query_reason(
@@ -29,7 +29,7 @@ def few_query_reason(
     *,
     levels: bool = False,
 ) -> str | None:
-    """Why ``few_query_attention`` does not take these arguments, or None; ``levels``: the buffers may hold those of a quantised cache."""
+    """Why ``few_query_attention`` does not take these arguments, or None; ``levels``: the KV cache may be quantised."""
     others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "k_new": k_new, "v_new": v_new, "out": out}
     if reason := _elements(q, others, levels) or _scales(k_buffer, v_buffer, k_scales, v_scales):
         return reason
@@ -48,7 +48,7 @@ def few_query_reason(
 
 
 def padded_rows(rows: int) -> int:
-    """Rows of a tile for so many query tokens times heads of a KV head: a power of two that matrix instructions take."""
+    """``rows`` (query tokens times heads per KV head) padded to a power of two that matrix instructions take."""
     padded: int = triton.next_power_of_2(rows)
     return max(16, padded)
 
@@ -67,7 +67,7 @@ def prefill_reason(
 ) -> str | None:
     """Why ``prefill_attention`` does not take these arguments, or None.
 
-    ``k`` and ``v`` are the buffers where new tokens are read there. ``levels``: the buffers may hold those of a quantised cache.
+    ``k`` and ``v`` are the buffers if new tokens are read from them. ``levels``: the KV cache may be quantised.
     """
     others = {"k_buffer": k_buffer, "v_buffer": v_buffer, "out": out} | ({} if k is k_buffer else {"k": k, "v": v})
     if reason := _elements(q, others, levels):

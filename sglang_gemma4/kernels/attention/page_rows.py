@@ -1,4 +1,4 @@
-"""Page tables from token slots: each row is written to its whole width, and nothing behind it."""
+"""Page tables from token slots: each row is written over its full width, and nothing past it."""
 
 import torch
 import triton

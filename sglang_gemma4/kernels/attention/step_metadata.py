@@ -1,7 +1,8 @@
-"""All that a triton backend's decode or verify step derives from its requests' lengths and rows, in one launch.
+"""Slots and offsets of a Triton backend's decode or verify step, from its requests' lengths and rows, in one launch.
 
-SGLang does it by some twenty: sums of lengths, one gather of slots for full and one for sliding layers by a single program a request, and
-the copies around them (``layers/attention/triton_backend.py``, ``_update_decode_kv_buffers`` and ``_update_target_verify_buffers``).
+SGLang needs about twenty launches: sums of lengths, a gather of slots each for full and sliding layers with one
+program per request, and the copies around them (``layers/attention/triton_backend.py``, ``_update_decode_kv_buffers``
+and ``_update_target_verify_buffers``).
 """
 
 from dataclasses import dataclass
@@ -13,15 +14,15 @@ import triton.language as tl
 BLOCK = 512
 """Slots that a program gathers at once."""
 PROGRAMS = 256
-"""Programs of a launch, about: a few requests' slots are gathered by many programs each."""
+"""Approximate programs per launch: with few requests, many programs gather each one's slots."""
 
 
 @dataclass(frozen=True)
 class Rail:
-    """Where layers of one kind find their cached keys: request ``r``'s slots are ``slots[indptr[r] : indptr[r + 1]]``.
+    """Slots of the cached keys for one type of layer: request ``r``'s are ``slots[indptr[r] : indptr[r + 1]]``.
 
     Attributes:
-        indptr: ``[at least requests + 1]`` int32; the first is 0 and is not written.
+        indptr: ``[at least requests + 1]`` int32; the first entry is 0 and is not written.
         slots: flat, int64.
     """
 
@@ -31,13 +32,14 @@ class Rail:
 
 @dataclass(frozen=True)
 class Sliding:
-    """The rail of sliding layers: each request's last ``window`` slots.
+    """Slots of sliding layers: each request's last ``window`` ones.
 
     Attributes:
-        rail: what is written.
+        rail: the slots that are written.
         window: tokens before a query's own.
-        mapping: from a slot to that of the sliding pool, or None where layers share one pool.
-        first: ``[at least requests]`` int32, written with each request's first token of its window; or None.
+        mapping: maps a slot to its slot in the sliding pool; None if layers share one pool.
+        first: ``[at least requests]`` int32, receives the position of each request's first token in the window; or
+            None.
     """
 
     rail: Rail
@@ -55,15 +57,16 @@ def step_metadata(
     query_indptr: torch.Tensor | None = None,
     queries: int = 0,
 ) -> None:
-    """Write the rails of full and sliding layers.
+    """Write the slots of full and sliding layers.
 
     Args:
         lengths: ``[requests]`` cached tokens of each request, of any integer type.
         rows: ``[requests]`` each request's row of ``table``.
         table: ``[rows, tokens]`` int32 with contiguous rows, the slot of each token.
-        full: the rail of full layers.
-        sliding: that of sliding layers.
-        query_indptr: ``[at least requests + 1]``, written with multiples of ``queries`` but the first, which is 0; or None.
+        full: slots to write for full layers.
+        sliding: slots to write for sliding layers, or None.
+        query_indptr: ``[at least requests + 1]``, receives multiples of ``queries``; the first entry is 0 and is not
+            written. Or None.
         queries: tokens of each request in this step.
 
     Raises:

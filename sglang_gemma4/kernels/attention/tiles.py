@@ -1,4 +1,4 @@
-"""Tiles of the attention kernels: measured on an H200; where a card's shared memory is smaller, the largest that fits."""
+"""Tiles of the attention kernels, measured on an H200; GPUs with less shared memory get the largest that fits."""
 
 import functools
 from dataclasses import dataclass
@@ -8,19 +8,21 @@ import torch
 from sglang_gemma4.kernels.card import HOPPER, Card
 
 FEW_ROWS = 32
-"""Of a tile that has more blocks of keys on their way, on a card with Hopper's shared memory."""
+"""Most rows of a tile that loads more blocks of keys ahead, on GPUs with Hopper's shared memory."""
 MOST_WIDE_ROWS = 16
-"""Of a program whose heads have more than 256 dimensions. With 64 rows its sums do not fit the registers: a verify step's full layer of 12B
-takes 38 µs, divided in four 14; 26B-A4B's 18.5 and 13.4, E2B's 18.6 and 13.0, 31B's 19.7 and 13.6 (``runs/2026-11-30-12b-h200-steps``)."""
+"""Most rows of a program for heads of more than 256 dimensions: the sums of 64 rows do not fit the registers. With
+heads divided in four, a full layer of 12B's verify step takes 14 µs instead of 38. 26B-A4B, E2B and 31B gain about
+30 % (``runs/2026-11-30-12b-h200-steps``)."""
 SMALL = 1024
-"""Bytes of shared memory for slots, maxima and sums, beside a tile's blocks."""
+"""Bytes of shared memory for slots, maxima and sums, in addition to a tile's blocks."""
 
 
 @dataclass(frozen=True)
 class KeyTile:
-    """How a program of ``few_query_attention`` works: keys a block, warps, blocks loaded ahead, and the fewest rows it is padded to.
+    """Tile of a ``few_query_attention`` program: keys per block, warps, blocks loaded ahead, fewest padded rows.
 
-    From 64 rows on, Hopper's matrix instructions read queries from shared memory; below, every warp holds its own in registers.
+    From 64 rows on, Hopper's matrix instructions read queries from shared memory; below, every warp holds its own in
+    registers.
     """
 
     keys: int
@@ -31,7 +33,7 @@ class KeyTile:
 
 @dataclass(frozen=True)
 class PromptTile:
-    """How a program of ``prefill_attention`` works: rows (tokens times heads of a KV head), keys a block, warps, blocks loaded ahead."""
+    """Tile of a ``prefill_attention`` program: tokens x heads per KV head, keys per block, warps, blocks loaded ahead."""
 
     rows: int
     keys: int
@@ -43,12 +45,12 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
     """Most bytes of shared memory that a program takes: queries, blocks of keys and values, and a block of weights.
 
     Args:
-        rows: of a tile, padded.
-        stages: blocks loaded ahead, the one in use among them.
-        dims: of a head's key and its value together.
-        kept: the elements of the KV cache where they are not ``dtype``'s: a block of them in use is kept once more, converted.
+        rows: padded rows of the tile.
+        stages: blocks loaded ahead, including the one in use.
+        dims: dimensions of a head's key plus those of its value.
+        kept: element type of the KV cache if it is not ``dtype``: the block in use is then also held converted.
     """
-    held = card.holds and rows >= 64 and dtype != torch.float32  # which has no matrix instructions
+    held = card.holds and rows >= 64 and dtype != torch.float32  # float32 has no matrix instructions
     blocks = stages if held else max(1, stages - 1)
     itemsize: int = dtype.itemsize
     if kept is None or kept == dtype:
@@ -59,10 +61,13 @@ def needed(rows: int, keys: int, stages: int, dims: int, dtype: torch.dtype, car
 
 @functools.cache
 def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> KeyTile | None:
-    """The tile for so many rows and these head dimensions, or None where none fits the card; on an H200 the first was the fastest of 7
-    nearly everywhere (runs/2026-11-22-kernel-times), and of few rows four blocks of 32 keys ahead were faster still
-    (runs/2026-11-26-attention-parts, of int8 keys runs/2026-11-26-int8-words)."""
-    # The slots that keys and values lie in are loaded a block ahead of them, so one stage is theirs.
+    """The tile for this many rows and these head dimensions, or None if none fits the GPU.
+
+    On an H200 the first of ``tiles`` was the fastest of 7 nearly everywhere (runs/2026-11-22-kernel-times). With few
+    rows, four blocks of 32 keys ahead were faster still (runs/2026-11-26-attention-parts; int8 keys:
+    runs/2026-11-26-int8-words).
+    """
+    # Slots are loaded one block ahead of their keys and values, so they take one stage.
     tiles = [KeyTile(keys, 4, 3) for keys in ((32, 16) if max(dim, v_dim) > 256 else (64, 32, 16))]
     measured = dtype != torch.float32 and kept in (None, dtype, torch.int8)
     if measured and max(dim, v_dim) == 256 and rows <= FEW_ROWS and card.shared >= HOPPER.shared:
@@ -73,7 +78,7 @@ def key_tile(rows: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, ke
 
 @functools.cache
 def head_split(queries: int, group: int, dim: int) -> int:
-    """Programs among which the ``group`` query heads of a KV head are divided: a program's sums, rows times ``dim``, stay in registers."""
+    """Programs that share the ``group`` query heads of a KV head, so that a program's sums stay in registers."""
     split = 1
     while dim > 256 and queries * (group // split) > MOST_WIDE_ROWS and group % (2 * split) == 0:
         split *= 2
@@ -82,7 +87,7 @@ def head_split(queries: int, group: int, dim: int) -> int:
 
 @functools.cache
 def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card, kept: torch.dtype | None = None) -> PromptTile | None:
-    """The tile for ``group`` query heads of a KV head, or None where none fits the card. Float32 has no tensor cores: small tiles."""
+    """The tile for ``group`` query heads per KV head, or None if none fits. float32, without tensor cores, gets small ones."""
     if dtype == torch.float32:
         tiles = [PromptTile(16, 16, 4, 2)]
     elif max(dim, v_dim) > 256:
@@ -94,7 +99,7 @@ def prompt_tile(group: int, dim: int, v_dim: int, dtype: torch.dtype, card: Card
 
 
 def smaller_than_measured(dims: tuple[int, ...], dtype: torch.dtype, card: Card) -> str | None:
-    """For the log: which of prefill's tiles on this card are not those that were measured, or None."""
+    """Log text: the prefill tiles on this GPU that differ from the measured ones, or None."""
     said = []
     for dim in dims:
         tile = prompt_tile(1, dim, dim, dtype, card)

@@ -1,11 +1,13 @@
-"""``x @ weight.T`` for a few rows, where reading the weight is all the work: decode and verify steps of one to a few requests.
+"""``x @ weight.T`` for a few rows, where reading the weight is all the work: decode and verify steps of few requests.
 
-A program multiplies a block of output columns with a part of the width. Where the output has too few blocks to fill the card, the width
-is cut into parts; the program that finishes a block last adds them up, always in the same order, so there is no second launch and the
-result is the same every time. With ``gated``, a program computes the same columns of gate and up, and writes ``gelu_tanh(gate) * up``.
-The weight may be fp8 (:mod:`~sglang_gemma4.kernels.weights`): half the bytes, multiplied as the activation's type; or 4-bit, by a kernel of
-its own (:mod:`~sglang_gemma4.kernels.dense.four_bit_linear`). Up to 32 rows of both go through registers alone on a card
-(:mod:`~sglang_gemma4.kernels.dense.register_linear`).
+A program multiplies a block of output columns with a part of the width. If the output has too few blocks to fill the
+GPU, the width is cut into parts. The program that finishes a block last adds them up, always in the same order, so
+there is no second launch and the result is reproducible. With ``gated``, a program computes the same columns of gate
+and up, and writes ``gelu_tanh(gate) * up``.
+
+An fp8 weight (:mod:`~sglang_gemma4.kernels.weights`) has half the bytes and is multiplied in the activation's type. A
+4-bit weight has its own kernel (:mod:`~sglang_gemma4.kernels.dense.four_bit_linear`). On a GPU, up to 32 rows of both
+go through registers only (:mod:`~sglang_gemma4.kernels.dense.register_linear`).
 """
 
 import torch
@@ -24,10 +26,11 @@ from sglang_gemma4.kernels.weights import Grouped, Scaled, Weight, as_type, dequ
 MOST_ROWS = 64
 MOST_PARTS = 16
 ACROSS_ROWS = 32
-"""Most rows at which a tile lies across: beyond, Hopper's matrix instructions would read the converted weight from shared memory."""
+"""Most rows for ``Tile.across``; with more, Hopper's matrix instructions would read the weight from shared memory."""
 MOST_BYTES_EARLY = 52e6
-"""Of a weight, up to which the next kernel's programs start with this one's; beyond, when they have read it. 26B-A4B's layers, whose
-weights have up to 52 MB, would lose 2 to 3 % at 1 and 4 rows, E4B's gain 1 % and 31B's 3 %."""
+"""Largest weight, in bytes, with which the next kernel's programs start at once; with a larger one they start when it
+has been read. A late start would slow 26B-A4B's layers, whose weights have up to 52 MB, by 2 to 3 % at 1 and 4 rows.
+It speeds up E4B's by 1 % and 31B's by 3 %."""
 MEASURED = {
     (2560, 10240, False): Tile(64, 128, 5, stages=3),
     (3072, 2560, False): Tile(64, 64, 4),
@@ -38,19 +41,21 @@ MEASURED = {
     (21504, 5376, True): Tile(64, 128, 1),
     (5376, 21504, False): Tile(64, 128, 3),
 }
-"""By outputs, width and whether gated: of E4B's, E2B's, 12B's and 31B's products, those that in their layers were faster than
-:func:`tile_for`'s rule says, by 1 to 6 % of a layer, on an H200 (``runs/2026-11-26-dense-layers``, ``runs/2026-11-30-12b-h200-steps``)."""
+"""Tiles by (outputs, width, gated) that beat :func:`tile_for`'s rule in layers of E4B, E2B, 12B and 31B on an H200, by
+1 to 6 % of a layer (``runs/2026-11-26-dense-layers``, ``runs/2026-11-30-12b-h200-steps``)."""
 
 
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
-    """About one program an SM, each with at least four steps of the width; in layers of 26B-A4B at 1 and 4 rows within the spread of the
-    fastest of about ten for each product (``runs/2026-11-23-26b-layer-chain``).
+    """About one program per SM, each with at least four steps of the width.
+
+    In layers of 26B-A4B at 1 and 4 rows it is as fast as the best of about ten for each GEMM, within the spread
+    (``runs/2026-11-23-26b-layer-chain``).
 
     Args:
-        outputs: columns of the product; of a gated one, of the activation.
+        outputs: columns of the result; with ``gated``, of the activation.
     """
     block = 64 if outputs > 512 else 16
-    if gated:  # no parts where narrower blocks fill the card as well
+    if gated:  # no parts if narrower blocks fill the GPU as well
         block = next((block for block in (64, 32) if triton.cdiv(outputs, block) >= 3 * sms / 4), 16)
     depth = 128 if width % 128 == 0 and not (gated and block == 64) else 64
     parts = max(1, min(round(sms / triton.cdiv(outputs, block)), triton.cdiv(width, depth) // 4, MOST_PARTS))
@@ -58,14 +63,16 @@ def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
 
 
 def measured_tile(outputs: int, width: int, sms: int, gated: bool, of: Card) -> Tile:
-    """Of :data:`MEASURED` on a card with a Hopper's shared memory, else by :func:`tile_for`, whose tiles fit smaller cards too."""
+    """From :data:`MEASURED` on a GPU with Hopper's shared memory, else :func:`tile_for`'s, which fits smaller ones too."""
     found = MEASURED.get((outputs, width, gated)) if of.shared >= HOPPER.shared else None
     return found or tile_for(outputs, width, sms, gated)
 
 
 def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False, blocks: bool = False) -> Tile:
-    """For an fp8 weight: two programs an SM, since each has half the bytes on their way; at more rows wider blocks, which read the rows
-    less often. A step has one scale in ``blocks``. For more rows SGLang's GEMM is faster (``fp8_rows``).
+    """The tile for an fp8 weight: two programs per SM, since each has half the bytes in flight.
+
+    With more rows blocks are wider, so that the rows are read less often. With ``blocks`` a step has one scale. For
+    more rows than this kernel takes, SGLang's GEMM is faster (``fp8_rows``).
     """
     block = 32 if rows <= 8 else 64
     depth = 256 if width % 256 == 0 and block == 32 and not gated and not blocks else 128
@@ -74,9 +81,10 @@ def fp8_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = Fa
 
 
 def four_bit_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool = False) -> Tile:
-    """For a 4-bit weight: steps of 256 inputs, of which a thread loads 16 bytes. At 4 and 32 rows within 4 % of the fastest of those that
-    there was time for, four products of 26B-A4B on an H200; of ``o`` at 4 rows blocks of 64 were not tried
-    (``runs/2026-11-26-26b-h200-int4``).
+    """The tile for a 4-bit weight: steps of 256 inputs, of which a thread loads 16 bytes.
+
+    For four GEMMs of 26B-A4B on an H200, at 4 and 32 rows, it is within 4 % of the fastest tile tried. Blocks of 64
+    were not tried for ``o`` at 4 rows (``runs/2026-11-26-26b-h200-int4``).
     """
     block = 32 if gated else 64
     depth = 256 if width >= 512 else 128
@@ -85,7 +93,7 @@ def four_bit_tile_for(outputs: int, width: int, rows: int, sms: int, gated: bool
 
 
 def few_row_linear_reference(x: torch.Tensor, weight: Weight, *, gated: bool = False) -> torch.Tensor:
-    """What :func:`few_row_linear` computes. Gate and up are rounded to ``x``'s dtype, as a product written to memory is."""
+    """What :func:`few_row_linear` computes. Gate and up are rounded to ``x``'s dtype, like a GEMM's output in memory."""
     product = (x.float() @ dequantised(weight).T).to(x.dtype)
     if not gated:
         return product
@@ -242,16 +250,18 @@ def few_row_linear(
 
     Args:
         x: ``[rows, width]``, up to :data:`MOST_ROWS` rows, the width contiguous; float32, bfloat16 or float16.
-        weight: ``[outputs, width]`` of the same dtype, fp8 or 4-bit; ``gated``: ``[2 * outputs, width]``, the gate's rows first.
+        weight: ``[outputs, width]`` of the same dtype, fp8 or 4-bit; ``gated``: ``[2 * outputs, width]``, the gate's
+            rows first.
         done: from :func:`counters`, for this weight alone: two calls that may run at the same time must not share it.
-        tile: how a program works; None: by shape, rows and card.
-        warps: the same of an fp8 or 4-bit weight in registers; None: by shape where it is for that, and no tile is given.
+        tile: how a program works; None: by shape, rows and GPU.
+        warps: use :mod:`register_linear` with these for an fp8 or 4-bit weight; None: by shape, if the weight
+            qualifies and ``tile`` is None.
 
     Returns:
         ``[rows, outputs]`` of ``x``'s dtype.
 
     Raises:
-        ValueError: for a shape, dtype or number of rows that it does not take.
+        ValueError: a shape, dtype or number of rows that it does not take.
     """
     problem = reason_against(x, weight)
     if problem is not None:

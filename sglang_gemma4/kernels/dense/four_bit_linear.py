@@ -1,7 +1,8 @@
-"""``x @ weight.T`` for a few rows and a 4-bit weight as its checkpoint holds it: a quarter of bfloat16's bytes, read once.
+"""``x @ weight.T`` for few rows and a 4-bit weight in its checkpoint's layout: a quarter of bfloat16's bytes, read once.
 
-Blocks of outputs and parts of the width as in :mod:`~sglang_gemma4.kernels.dense.few_row_linear`; inside of them the loop of the experts
-(:mod:`~sglang_gemma4.kernels.four_bits`), for which one launch more puts the rows' inputs by their places in words.
+Blocks of outputs and parts of the width are those of :mod:`~sglang_gemma4.kernels.dense.few_row_linear`, the inner
+loop is the experts' (:mod:`~sglang_gemma4.kernels.four_bits`). One more launch first reorders the rows' inputs by
+place in the int32 word.
 """
 
 import torch
@@ -58,7 +59,7 @@ def _four_bit_linear_kernel(  # type: ignore[no-untyped-def]
 
 
 def launch(x: torch.Tensor, weight: Grouped, done: torch.Tensor, out: torch.Tensor, gated: bool, tile: Tile) -> None:
-    """Fill ``out`` ``[rows, outputs]``; what ``few_row_linear`` has checked is not checked again. The host does not wait for the device."""
+    """Fill ``out`` ``[rows, outputs]``; ``few_row_linear`` has checked the arguments. The host does not wait."""
     (rows, width), outputs = x.shape, out.shape[1]
     sums = torch.empty((tile.parts, 2 if gated else 1, rows, outputs) if tile.parts > 1 else 1, dtype=torch.float32, device=x.device)
     _four_bit_linear_kernel[(triton.cdiv(outputs, tile.outputs), tile.parts)](

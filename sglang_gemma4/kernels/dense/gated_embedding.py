@@ -32,7 +32,7 @@ def _gated_embedding_kernel(  # type: ignore[no-untyped-def]
 
 
 def gated_embedding(gate: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
-    """A new ``[rows, width]``; as in separate kernels, the gelu is rounded to the dtype before the product.
+    """``gelu_tanh(gate) * embedding``, a new ``[rows, width]``; as in separate kernels, the gelu is rounded first.
 
     Args:
         gate: ``[rows, width]``, float32, bfloat16 or float16; its rows need not be adjacent.

@@ -1,4 +1,4 @@
-"""What products of few rows share: how a program works, and behind its loop parts of the width added up and the FFN's activation."""
+"""Shared by few-row GEMMs: their tile, the sum over parts of the width after the loop, and the FFN's activation."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,11 @@ import triton.language as tl
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: output columns, width at a time, parts of the width, warps, and steps loaded ahead.
+    """Tile of a program: output columns, inputs per step, parts of the width, warps, and steps loaded ahead.
 
-    ``across``: warps share the outputs, not the rows, so each weight is converted once, by one warp. ``late``: the next kernel's programs
-    start when this one's have read the weight (``dependent_launch.LATE``); None: by the weight's bytes.
+    ``across``: warps split the outputs, not the rows, so each weight is converted once, by one warp. ``late``: the
+    next kernel's programs start when this one's have read the weight (``dependent_launch.LATE``); None: by the
+    weight's bytes.
     """
 
     outputs: int

@@ -11,17 +11,19 @@ from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight
 
 LONG = 8192
-"""Inputs, from which on a program's warps all share the width."""
+"""Width above which all warps of a program split the width."""
 
 
 def warps_for(outputs: int, width: int, rows: int, per: int, sms: int, gated: bool = False) -> Warps:
-    """Eight warps along the width, or four where so many programs would not be on the card at once, whose registers words asked for ahead
-    take; narrow tiles where wide ones would leave half of the card idle. Of 26B-A4B's, 31B's and E2B's products at 4, 16 and 32 rows
-    most are within 10 % of the fastest of about ten on an H200, three within 40 (``runs/2026-11-27-26b-h200-registers``).
+    """Eight warps along the width, or four if the programs would then not all be resident at once.
+
+    Words loaded ahead take registers, which limits resident programs. Tiles are narrow where wide ones would leave
+    half of the GPU idle. For most of 26B-A4B's, 31B's and E2B's GEMMs at 4, 16 and 32 rows on an H200 this is within
+    10 % of the fastest of about ten, for three within 40 % (``runs/2026-11-27-26b-h200-registers``).
 
     Args:
-        outputs: columns of the product; of a gated one, of the activation.
-        per: inputs in a word.
+        outputs: columns of the result; with ``gated``, of the activation.
+        per: inputs in an int32 word.
     """
     narrow = triton.cdiv(outputs, 32) < (sms if gated else sms / 2) or (gated and rows <= 8)
     wide = 16 if narrow else 32
@@ -75,8 +77,8 @@ def _register_linear_kernel(  # type: ignore[no-untyped-def]
 
 
 def launch(x: torch.Tensor, weight: Weight, out: torch.Tensor, gated: bool, warps: Warps) -> None:
-    """Fill ``out`` ``[rows, outputs]``; what ``registers.takes`` and ``few_row_linear`` have checked is not checked again. The host does
-    not wait for the device."""
+    """Fill ``out`` ``[rows, outputs]``. ``registers.takes`` and ``few_row_linear`` have checked the arguments. The host
+    does not wait."""
     (rows, width), outputs = x.shape, out.shape[1]
     _register_linear_kernel[(triton.cdiv(outputs, warps.outputs),)](
         x_ptr=x, **registers.words_of(weight), out_ptr=out, rows=rows, x_stride=x.stride(0), COUNT=outputs, WIDTH=width, GATED=gated,

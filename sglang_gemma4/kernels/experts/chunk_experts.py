@@ -1,8 +1,9 @@
-"""4-bit experts of hundreds to thousands of tokens on a Hopper, by :mod:`~sglang_gemma4.kernels.warpgroup_products`.
+"""4-bit experts for hundreds to thousands of tokens on Hopper, by :mod:`~sglang_gemma4.kernels.warpgroup_products`.
 
-An expert has tens to hundreds of rows here. Kernels of few rows (:mod:`grouped_experts`) convert its words again for every 32 of them,
-and writing them out first (:mod:`prefill_experts`) takes half a millisecond a layer of 26B-A4B. One launch puts the inputs of
-each expert's rows together, in the words' order; the first product leaves its outputs in it.
+An expert has tens to hundreds of rows here. The few-row kernels (:mod:`grouped_experts`) dequantise its weights again
+for every 32 of them. Dequantising to memory first (:mod:`prefill_experts`) takes half a millisecond per layer of
+26B-A4B. Here one launch gathers each expert's rows, with their inputs in the words' order; the first GEMM writes its
+outputs in that order.
 """
 
 import torch
@@ -23,10 +24,12 @@ SUM_COLUMNS = 1024
 
 
 def tile_for(tokens: int) -> Tile:
-    """Of 128 experts, eight of which a token takes, one has a sixteenth of the tokens on average. A layer of 26B-A4B on an H200 takes
-    269, 308 and 490 µs in blocks of 32, 64 and 128 rows for 384 tokens, 480, 444 and 572 for 1,024
-    (``runs/2026-11-29-26b-h200-int4-chunks``); in blocks of 64 with two and four spans of words ahead 460 and 428 for 1,024, 728 and 678
-    for 2,048 (one ahead of three stages: 433 and 675; ``runs/2026-11-29-26b-h200-int4-gaps``)."""
+    """Blocks of 32 rows up to 640 tokens, of 64 above. Each of 128 experts has a sixteenth of the tokens on average.
+
+    On an H200 32 rows are fastest at 384 tokens and 64 at 1,024; 128 are slower at both
+    (``runs/2026-11-29-26b-h200-int4-chunks``). With 64 rows, four spans of words ahead are 7 % faster than two at
+    1,024 and 2,048 tokens, and as fast as one ahead of three stages (``runs/2026-11-29-26b-h200-int4-gaps``).
+    """
     return Tile(32) if tokens <= 640 else Tile(64, ahead=4)
 
 
@@ -129,14 +132,15 @@ def chunk_experts(
     blocks: Blocks | None = None,
     tile: Tile | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of each token's experts, ``[tokens, hidden]`` bfloat16; arguments as ``few_token_experts`` has, any tokens.
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` bfloat16. Arguments are as in ``few_token_experts``.
 
-    Its reference is ``few_token_experts_reference``. The host does not wait for the device. Rows may lie in any order in an expert's
-    blocks, empty places last: each row's sums are its own, so the result is the same every time.
+    The number of tokens is not limited. Its reference is ``few_token_experts_reference``. The host does not wait for
+    the device. Rows may be in any order within an expert's blocks, empty places last: each row's sums are its own, so
+    the result is reproducible.
 
     Args:
-        blocks: of the rows, as many a block as ``tile`` says; blocks of expert -1 are left out. None: ``expert_blocks`` makes them.
-        tile: None: :func:`tile_for` the tokens.
+        blocks: the rows in blocks of ``tile.rows``; blocks of expert -1 are skipped. None: made by ``expert_blocks``.
+        tile: None: chosen by :func:`tile_for`.
 
     Raises:
         ValueError: tensors or blocks that the kernels do not take.

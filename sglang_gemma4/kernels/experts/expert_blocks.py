@@ -1,6 +1,7 @@
-"""Rows of a MoE layer gathered by expert: which rows (a token and one of its experts) each block of a grouped product takes.
+"""Group an MoE layer's rows by expert: which rows (a token and one of its experts) each block of a grouped GEMM takes.
 
-In one launch: every program counts all rows and finds its own expert's place, so none waits and nothing has to be cleared before.
+It takes one launch: every program counts all rows and finds its own expert's place, so none waits and nothing has to
+be cleared first.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ THREADS = 128
 class Blocks:
     """Blocks of rows of one expert each, in the order of the experts.
 
-    ``expert`` is ``[most blocks]`` int32, ``row`` ``[most blocks, rows a block]`` int32 (the number of rows where a place is empty) and
-    ``count`` ``[1]`` int32; entries from ``count`` on are undefined.
+    ``expert`` is ``[most blocks]`` int32, ``row`` ``[most blocks, rows per block]`` int32 (an empty place holds the
+    number of rows) and ``count`` ``[1]`` int32; entries from ``count`` on are undefined.
     """
 
     expert: torch.Tensor
@@ -106,12 +107,12 @@ def _expert_blocks_kernel(  # type: ignore[no-untyped-def]
 
 
 def expert_blocks(ids: torch.Tensor, experts: int, size: int, by_token: bool = False) -> Blocks:
-    """Gather the rows of each expert into blocks, rows in their order. The host does not wait for the device.
+    """Gather the rows of each expert into blocks, in row order. The host does not wait for the device.
 
     Args:
-        ids: ``[tokens, experts a token]`` int, contiguous: the expert of each row, -1 for none. A token's experts differ.
-        experts: how many there are.
-        size: rows a block, a power of two.
+        ids: ``[tokens, experts per token]`` int, contiguous: each row's expert, -1 for none. A token's experts differ.
+        experts: number of experts.
+        size: rows per block, a power of two.
         by_token: a row's place in its block is its token's number, so that a block is a tile of tokens.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A MoE router's choice for up to 16 tokens, in one launch: top-k, softmax over the chosen, and the blocks that the experts' products take.
+"""An MoE router's top-k for up to 16 tokens, in one launch: the choice, its softmax, and the blocks of the experts.
 
-SGLang chooses in one launch and gathers rows by expert in one or two more. For few tokens one program does both: its choice is still in
-its registers when it writes the blocks.
+SGLang chooses in one launch and gathers rows by expert in one or two more. For few tokens one program does both: its
+choice is still in registers when it writes the blocks.
 """
 
 from typing import Any
@@ -151,13 +151,13 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
     """Each token's experts, their weights, and the rows by expert. The host does not wait for the device.
 
     Args:
-        logits: ``[tokens, experts]``, 1 to 16 tokens; float32, bfloat16 or float16, an expert after the other.
-        scale: ``[experts]``, by which an expert's weight is multiplied after the softmax over a token's.
-        topk: experts a token.
+        logits: ``[tokens, experts]``, 1 to 16 tokens; float32, bfloat16 or float16, a token's logits contiguous.
+        scale: ``[experts]``, multiplies an expert's weight after the softmax over a token's experts.
+        topk: experts per token.
 
     Returns:
-        weights ``[tokens, topk]`` float32, largest first; ids ``[tokens, topk]`` int32, the lower id where logits are equal; and
-        :class:`Blocks` of 16 rows, a row's place in its block being its token's number.
+        weights ``[tokens, topk]`` float32, largest first; ids ``[tokens, topk]`` int32, the lower id where logits are
+        equal; and :class:`Blocks` of 16 rows, a row's place in its block being its token's number.
 
     Raises:
         ValueError: shapes or dtypes that it does not take.
@@ -177,7 +177,7 @@ def expert_routing(logits: torch.Tensor, scale: torch.Tensor, topk: int) -> tupl
 
 
 def unwritten(tokens: int, experts: int, topk: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, Blocks]:
-    """Weights, ids and blocks for :func:`choose` to write."""
+    """Uninitialised weights, ids and blocks for :func:`choose` to fill."""
     most = min(tokens * topk, experts)
     blocks = Blocks(
         torch.empty(most, dtype=torch.int32, device=device),

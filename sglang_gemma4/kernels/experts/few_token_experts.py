@@ -1,7 +1,8 @@
-"""A MoE layer of up to 16 tokens in two launches after its routing: gate and up with the activation, then down and the sum.
+"""An MoE layer of up to 16 tokens in two launches after routing: gate and up with the activation, then down and the sum.
 
-Each chosen expert has one block, in which a row's place is its token's number, so its weights are read once. The program of the second
-product that finishes a block of columns last sums each token's rows, always in the order of its experts: the same result every time.
+Each chosen expert has one block, in which a row's place is its token's number, so its weights are read once. The
+program of the second GEMM that finishes a block of columns last sums each token's rows, always in the order of its
+experts. So the result is reproducible.
 """
 
 import torch
@@ -18,11 +19,11 @@ from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Weight, dequantised, levels_of, scale_of, words_in_group, zeros_of
 
 NARROWEST = 16
-"""Columns of the second product's narrowest tile; there is a counter for each block of so many."""
+"""Columns of the second GEMM's narrowest tile; each block of this many has a counter."""
 
 
 def tiles_for(tokens: int) -> tuple[Tile, Tile]:
-    """Tiles of the first and the second product; within 1 % of the fastest tried on an H200 (``runs/2026-11-23-few-token-experts``)."""
+    """Tiles of the first and the second GEMM, within 1 % of the fastest on an H200 (``runs/2026-11-23-few-token-experts``)."""
     return Tile(32, 128, 4, 4), Tile(64, 128, 4, 4) if tokens <= 4 else Tile(128, 64, 4, 4)
 
 
@@ -119,15 +120,16 @@ def few_token_experts(
 
     Args:
         x: ``[tokens, hidden]``, 1 to 16 tokens, float32, bfloat16 or float16; contiguous like the rest.
-        w13: ``[experts, 2 * inner, hidden]`` in x's dtype or fp8, the gate's rows first.
+        w13: ``[experts, 2 * inner, hidden]`` in x's dtype, fp8 or 4-bit, the gate's rows first.
         w2: ``[experts, hidden, inner]``, likewise.
-        weights: ``[tokens, experts a token]`` float32.
-        ids: ``[tokens, experts a token]`` int32 or int64, a token's experts all different; -1: none.
+        weights: ``[tokens, experts per token]`` float32.
+        ids: ``[tokens, experts per token]`` int32 or int64, a token's experts all different; -1: none.
         done: from :func:`counters`; two calls that may run at the same time must not share it.
-        blocks: of ``ids``, by token, as ``expert_routing`` gives them; None: a launch gathers them. A row whose id became -1 since is
-            computed and left out of the sum.
-        tiles: of the two products; None: by tokens and weights.
-        warps: of fp8 or 4-bit weights in registers, in place of tiles; None: by tokens where they are for that, and no tiles are given.
+        blocks: of ``ids``, by token, from ``expert_routing``; None: made by one more launch. A row whose id has
+            become -1 since is computed and left out of the sum.
+        tiles: for the two GEMMs; None: by tokens and weights.
+        warps: use :mod:`register_experts` with these, for fp8 or 4-bit weights; None: by tokens, if the weights
+            qualify and ``tiles`` is None.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.

@@ -1,8 +1,9 @@
-"""The experts' first product with the activation in its epilogue: ``weight * gelu_tanh(x @ gate) * (x @ up)`` for every row.
+"""The experts' first GEMM with the activation in its epilogue: ``weight * gelu_tanh(x @ gate) * (x @ up)`` by row.
 
-A row is a token and one of its experts. A program computes the same columns of gate and up, so neither is written to memory. The router's
-weight is applied here, while the value is still float32, so the outputs of a token's experts need only be added up. Weights of all
-experts' kernels may be fp8, with a scale for each expert or for each of its outputs, or 4-bit (:mod:`~sglang_gemma4.kernels.weights`).
+A row is a token and one of its experts. A program computes the same columns of gate and up, so neither is written to
+memory. The router's weight is applied here, while the value is still float32, so the outputs of a token's experts
+need only be added up. Weights of all experts' kernels may be fp8, with a scale per expert or per output, or 4-bit
+(:mod:`~sglang_gemma4.kernels.weights`).
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from sglang_gemma4.kernels.weights import (
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: output columns, inner columns at a time, warps, and steps loaded ahead."""
+    """Tile of a program: output columns, inner columns per step, warps, and steps loaded ahead."""
 
     columns: int
     depth: int
@@ -128,15 +129,16 @@ def _gated_experts_kernel(  # type: ignore[no-untyped-def]
 
 
 def gated_experts(x: torch.Tensor, w13: Weight, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: Tile) -> torch.Tensor:
-    """``[tokens * experts a token, inner]`` in x's dtype; rows without an expert are not written. Of 4-bit experts in the order of
-    ``by_place``, as their second product reads it.
+    """The activation ``[tokens * experts per token, inner]`` in x's dtype; rows without an expert are not written.
+
+    For 4-bit experts its columns are in the order of ``by_place``, as the second GEMM reads them.
 
     Args:
         x: ``[tokens, hidden]``, contiguous.
-        w13: ``[experts, 2 * inner, hidden]`` in x's dtype or fp8, contiguous, the gate's rows first.
-        weights: ``[tokens, experts a token]`` float32, contiguous, the router's.
-        ids: ``[tokens, experts a token]`` int, contiguous; -1: none.
-        blocks: of the rows.
+        w13: ``[experts, 2 * inner, hidden]`` in x's dtype, fp8 or 4-bit, contiguous, the gate's rows first.
+        weights: ``[tokens, experts per token]`` float32, contiguous, the router's.
+        ids: ``[tokens, experts per token]`` int, contiguous; -1: none.
+        blocks: the rows in blocks.
         tile: how a program works.
 
     Raises:

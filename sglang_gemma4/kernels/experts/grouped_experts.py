@@ -1,6 +1,6 @@
-"""A MoE layer of tens to hundreds of tokens in four launches: rows into blocks, gate and up with the activation, down, sum.
+"""An MoE layer of tens to hundreds of tokens in four launches: blocks of rows, gate and up with activation, down, sum.
 
-A token's outputs are added up in the order of its experts: the same result every time.
+A token's outputs are added up in the order of its experts, so the result is reproducible.
 """
 
 import torch
@@ -19,13 +19,15 @@ SUM_COLUMNS = 512
 
 
 def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
-    """Rows a block, and the tiles of the first and the second product."""
+    """Rows per block, and the tiles of the first and the second GEMM."""
     return (32 if tokens > 192 else 16), Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
 
 
 def four_bit_tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
-    """The same for 4-bit experts: a step of 256 inputs is a line of the cache. Of those tried the fastest on an H200 at 4, 32, 128 and 320
-    tokens, each product's tile with the other's as it was (``runs/2026-11-26-26b-h200-int4``).
+    """The same for 4-bit experts, in steps of 256 inputs, a cache line.
+
+    They were the fastest of those tried on an H200 at 4, 32, 128 and 320 tokens, with one GEMM's tile varied at a
+    time (``runs/2026-11-26-26b-h200-int4``).
     """
     if tokens > 192:
         return 32, Tile(64, 256, 4, 3), Tile(128, 256, 4, 2)
@@ -142,11 +144,11 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
 
 
 def sum_of_rows(rows: torch.Tensor, ids: torch.Tensor, columns: int = SUM_COLUMNS) -> torch.Tensor:
-    """``[tokens, hidden]``: sums of each token's ``rows`` ``[tokens * experts a token, hidden]`` that have an expert, in float32, in order.
+    """Sums of each token's ``rows`` ``[tokens * experts per token, hidden]`` in float32, in order: ``[tokens, hidden]``.
 
     Args:
-        ids: ``[tokens, experts a token]`` int; -1: none.
-        columns: that a program sums, a power of two.
+        ids: ``[tokens, experts per token]`` int; rows of expert -1 are left out.
+        columns: columns that a program sums, a power of two.
     """
     tokens, hidden = ids.shape[0], rows.shape[1]
     out = torch.empty((tokens, hidden), dtype=rows.dtype, device=rows.device)
@@ -165,14 +167,15 @@ def grouped_experts(
     tiles: tuple[int, Tile, Tile] | None = None,
     warps: tuple[int, Warps, Warps] | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens.
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype.
 
-    Its reference is ``few_token_experts_reference``. The host does not wait for the device.
+    Arguments are as in ``few_token_experts``, but the number of tokens is not limited. Its reference is
+    ``few_token_experts_reference``. The host does not wait for the device.
 
     Args:
-        tiles: rows a block and the tiles of the two products; None: by tokens and weights.
-        warps: rows a block and the warps of fp8 or 4-bit weights in registers, in place of tiles; None: by tokens where they are for that,
-            and no tiles are given.
+        tiles: rows per block and the tiles of the two GEMMs; None: by tokens and weights.
+        warps: rows per block, and warps for :mod:`register_experts`, for fp8 or 4-bit weights; None: by tokens, if
+            the weights qualify and ``tiles`` is None.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.

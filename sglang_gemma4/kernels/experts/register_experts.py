@@ -1,7 +1,7 @@
-"""The two products of fp8 or 4-bit experts for few rows a block, by :mod:`~sglang_gemma4.kernels.register_products`.
+"""Both GEMMs of fp8 or 4-bit experts for few rows per block, by :mod:`~sglang_gemma4.kernels.register_products`.
 
-They stand in for the Triton kernels of ``gated_experts``, ``few_token_experts`` and ``grouped_experts`` with the same blocks, and leave
-the rows between them in their natural order.
+They replace the Triton kernels of ``gated_experts``, ``few_token_experts`` and ``grouped_experts`` with the same
+blocks. The rows between them keep their natural order of columns.
 """
 
 import torch
@@ -16,20 +16,21 @@ from sglang_gemma4.kernels.register_products import Warps
 from sglang_gemma4.kernels.weights import Grouped, Weight
 
 BLOCK = 8
-"""Rows a block. Of up to so many tokens a row's place in its expert's block is its token's; for more, rows are sorted into blocks."""
+"""Rows per block. Up to this many tokens, a row's place in its expert's block is its token's; above, rows are sorted."""
 MOST_TOKENS, MOST_FP8_TOKENS = 64, 16
-"""4-bit experts take 17 to 21 % less time than by Triton's kernels at 4 to 64 tokens, at 128 as much in steps, and more at 320; fp8 ones 8
-to 14 % less at 8 to 16, and more from 32 on, where converting binds and not memory (H200, ``runs/2026-11-27-26b-h200-registers``)."""
+"""Most tokens of 4-bit and of fp8 experts. On an H200, 4-bit ones take 17 to 21 % less time than Triton's kernels at 4
+to 64 tokens, fp8 ones 8 to 14 % less at 8 to 16. With more tokens they gain nothing or lose, since dequantising is
+then the limit, not memory (``runs/2026-11-27-26b-h200-registers``)."""
 
 
 def takes(x: torch.Tensor, w13: Weight, w2: Weight) -> bool:
-    """Whether a layer's experts are for this module; what ``gated_experts.reason_against`` checks is not checked."""
+    """Whether this module computes a layer's experts, given that ``gated_experts.reason_against`` has passed."""
     most = MOST_TOKENS if isinstance(w13, Grouped) else MOST_FP8_TOKENS
     return len(x) <= most and registers.takes(x, w13, BLOCK) and registers.takes(x, w2, BLOCK)
 
 
 def warps_for(tokens: int, w13: Weight) -> tuple[Warps, Warps]:
-    """Of the first and the second product: of about 15 pairs the fastest or within 3 % of it."""
+    """Warps of the first and the second GEMM: the fastest of about 15 pairs, or within 3 % of it."""
     few = tokens <= 4 or not isinstance(w13, Grouped)
     return Warps(16, 4 if few else 2, ahead=3 if tokens > 16 else 6), Warps(32, 2)
 
@@ -174,7 +175,7 @@ def _register_down_kernel(  # type: ignore[no-untyped-def]
 def gated(
     x: torch.Tensor, w13: Weight, shares: torch.Tensor, ids: torch.Tensor, blocks: Blocks, out: torch.Tensor, rows: int, warps: Warps
 ) -> None:
-    """Fill ``out`` ``[tokens * experts a token, inner]``; ``rows`` of each block are computed, all that it has."""
+    """Fill ``out`` ``[tokens * experts per token, inner]``; the first ``rows`` of each block are computed."""
     inner = out.shape[1]
     _register_gated_kernel[(blocks.expert.numel(), triton.cdiv(inner, warps.outputs))](
         x_ptr=x, **registers.words_of(w13), shares_ptr=shares, expert_ptr=blocks.expert, row_ptr=blocks.row, count_ptr=blocks.count,
@@ -186,8 +187,10 @@ def gated(
 def down(
     h: torch.Tensor, w2: Weight, ids: torch.Tensor, blocks: Blocks, rows: int, warps: Warps, done: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``[tokens * experts a token, hidden]``, or, with counters ``done``, each token's sum ``[tokens, hidden]``: then a row's place in its
-    block is its token's number."""
+    """``[tokens * experts per token, hidden]``, or, with counters ``done``, each token's sum ``[tokens, hidden]``.
+
+    With ``done`` a row's place in its block is its token's number.
+    """
     hidden = w2.shape[1]
     each = torch.empty((ids.numel(), hidden), dtype=h.dtype, device=h.device)
     out = each if done is None else torch.empty((ids.shape[0], hidden), dtype=h.dtype, device=h.device)
@@ -210,19 +213,19 @@ def both(
     warps: tuple[Warps, Warps],
     done: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Both products of a layer's experts; what ``gated_experts.reason_against`` checks is not checked again. The host does not wait.
+    """Both GEMMs of a layer's experts; ``gated_experts.reason_against`` must have passed. The host does not wait.
 
     Args:
-        x: ``[tokens, hidden]`` bfloat16, like the other arguments as ``few_token_experts`` has them.
-        rows: of each block that are computed, all that it has.
-        warps: of the first and of the second product.
+        x: ``[tokens, hidden]`` bfloat16; the other arguments are as in ``few_token_experts``.
+        rows: rows of each block that are computed, all that it has.
+        warps: of the first and of the second GEMM.
         done: counters; None: the rows are not added up.
 
     Returns:
-        Each token's sum ``[tokens, hidden]``, or each row ``[tokens * experts a token, hidden]``.
+        Each token's sum ``[tokens, hidden]``, or each row ``[tokens * experts per token, hidden]``.
 
     Raises:
-        ValueError: weights that are not quantised, or blocks of other sizes.
+        ValueError: the weights are not quantised, or a block is smaller than what is computed of it.
     """
     for weight in (w13, w2):
         if isinstance(weight, torch.Tensor):

@@ -1,7 +1,8 @@
-"""A MoE router's product and its choice for up to 16 tokens, in one launch.
+"""An MoE router's GEMM and top-k for up to 16 tokens, in one launch.
 
-A program multiplies a slice of the width for all experts, and loads its weights before its input is there. The last program adds the
-slices up, always in the same order, rounds the logits as a product written to memory would be, and chooses from them.
+A program multiplies a slice of the width for all experts, and loads its weights before its input is ready. The last
+program adds up the slices, always in the same order, rounds the logits like a GEMM's output in memory, and chooses
+from them.
 """
 
 import torch
@@ -17,7 +18,7 @@ from sglang_gemma4.kernels.matrices import reason_against_rows
 DEPTH = 128
 """Part of the width that a program multiplies."""
 MOST_BYTES = 64 << 10
-"""Most bytes of weights that a program holds; they pass through shared memory, of which some cards have 99 KiB."""
+"""Most bytes of weights that a program holds; they pass through shared memory, of which some GPUs have 99 KiB."""
 MOST_PARTS = 64
 WARPS = 8
 
@@ -117,13 +118,13 @@ def routed_product(
     Args:
         x: ``[tokens, width]``, 1 to 16 tokens, rows contiguous; float32, bfloat16 or float16.
         weight: ``[experts, width]`` of the same dtype, rows contiguous.
-        scale: ``[experts]``, by which an expert's weight is multiplied after the softmax over a token's.
-        topk: experts a token.
+        scale: ``[experts]``, multiplies an expert's weight after the softmax over a token's experts.
+        topk: experts per token.
         done: from :func:`counter`, for this router alone: two calls that may run at the same time must not share it.
 
     Returns:
-        logits ``[tokens, experts]`` of x's dtype; weights ``[tokens, topk]`` float32, ids ``[tokens, topk]`` int32 and :class:`Blocks` as
-        ``expert_routing`` gives them for these logits.
+        logits ``[tokens, experts]`` of x's dtype; weights ``[tokens, topk]`` float32, ids ``[tokens, topk]`` int32
+        and :class:`Blocks` as ``expert_routing`` gives them for these logits.
 
     Raises:
         ValueError: shapes or dtypes that it does not take.

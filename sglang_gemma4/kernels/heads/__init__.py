@@ -1,1 +1,1 @@
-"""Tokens from LM heads without logits in memory: :mod:`head_argmax` of a whole head, :mod:`centroid_argmax` of one ordered by centroid."""
+"""Argmax of LM heads without logits in memory: :mod:`head_argmax` over all tokens, :mod:`centroid_argmax` by centroid."""

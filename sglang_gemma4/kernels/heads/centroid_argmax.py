@@ -1,8 +1,9 @@
-"""The token of a centroid head (the MTP draft of E2B and E4B), without the rows of the chosen centroids or logits in memory.
+"""Argmax of a centroid head (the MTP draft of E2B and E4B), without gathered centroid rows or logits in memory.
 
-The head orders the vocabulary by centroid: row ``c · per + j`` of its weight is token ``ordering[c · per + j]``. For each hidden state only
-the tokens of its best centroids are scored, in three kernels: the centroids (ranked by counting, without a sort), the largest score of
-their rows, and the join of :mod:`head_argmax`. As there, scores are rounded to the weight's dtype, and the lower of equal tokens wins.
+The head orders the vocabulary by centroid: row ``c · per + j`` of its weight is token ``ordering[c · per + j]``. For
+each hidden state only the tokens of its best centroids are scored, in three kernels. The first selects the centroids
+(by counting, without a sort), the second finds the largest score in their rows, and the third is the join of
+:mod:`head_argmax`. As there, scores are rounded to the weight's dtype, and of equal scores the lower token wins.
 """
 
 import torch

@@ -1,14 +1,15 @@
 """The token with the largest logit, without logits in memory: LM head and argmax in one pass over the head's weight.
 
-Each program takes a range of the vocabulary and keeps, for every row of hidden states, the largest score so far and its token; a second
-kernel joins the programs' pairs. So a few bytes are written per program and row, not a row of the vocabulary's width.
+Each program takes a range of the vocabulary and keeps, for every row of hidden states, the largest score so far and
+its token; a second kernel joins the programs' pairs. So a few bytes are written per program and row, not a row of the
+vocabulary's width.
 
-A *pair* is a row's largest score and its token, both float32 (which holds every token below 2**24 exactly), so that one tensor
-``[parts, 2, rows]`` carries them, also from other ranks that hold other ranges of the vocabulary.
+A *pair* is a row's largest score and its token, both float32 (which holds every token below 2**24 exactly), so that
+one tensor ``[parts, 2, rows]`` carries them, also from other ranks that hold other ranges of the vocabulary.
 
-Of equal scores the lower token wins. Scores are rounded to the weight's dtype first, as a product written to memory is, so that a bfloat16
-head has the ties it has elsewhere. A soft-cap is not applied: it is monotone, and only float32 scores it maps to one number (one ulp apart,
-or both beyond eight times the cap) could be a tie under it. NaN never wins.
+Of equal scores the lower token wins. Scores are first rounded to the weight's dtype, like logits written to memory,
+so that a bfloat16 head has the same ties. The soft-cap is not applied, since it is monotone. Only float32 scores that
+it maps to one value could tie under it: those one ulp apart, or both beyond eight times the cap. NaN never wins.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ MOST_TOKENS = 1 << 24
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program works: tokens and hidden columns in a block, warps, blocks loaded ahead, and programs an SM."""
+    """Tile of a program: tokens and hidden columns per block, warps, blocks loaded ahead, and programs per SM."""
 
     tokens: int
     columns: int
@@ -37,7 +38,7 @@ class Tile:
 
 
 def tile_for(rows: int, dtype: torch.dtype, card: Card) -> Tile:
-    """The tile for so many rows: two programs share an SM where registers allow it, so that one loads while the other reduces."""
+    """The tile for this many rows: if registers allow, two programs share an SM and one loads while the other reduces."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2, 2)
     if rows <= 32:
@@ -159,7 +160,7 @@ def head_argmax(
     tile: Tile | None = None,
     programs: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens ``[rows]`` int64 with the largest logit, and their pairs ``[2, rows]`` float32. The host does not wait for the device.
+    """Tokens ``[rows]`` int64 with the largest logit, and their pairs ``[2, rows]`` float32; the host does not wait.
 
     Args:
         hidden: ``[rows, width]``, up to :data:`MOST_ROWS` rows; float32, bfloat16 or float16.
@@ -167,8 +168,8 @@ def head_argmax(
         vocabulary: rows of ``weight`` that are tokens; the rest is padding and never wins. None: all.
         first_token: token of the first row of ``weight``.
         rounded: compare scores as they would be stored in the weight's dtype; False: as float32.
-        tile: None: :func:`tile_for` the rows.
-        programs: ranges the vocabulary is cut into; None: by the card.
+        tile: None: chosen by :func:`tile_for`.
+        programs: ranges the vocabulary is cut into; None: by the GPU.
 
     Raises:
         ValueError: tensors that the kernel does not take.
@@ -182,7 +183,7 @@ def head_argmax(
     if programs is None:
         programs = multiprocessors(hidden.device, elsewhere=2) * tile.programs
     share = -(-vocabulary // programs)
-    share = -(-share // 8) * 8  # even ranges of about as many bytes; a range need not be a number of blocks
+    share = -(-share // 8) * 8  # ranges of about as many bytes; a range need not be whole blocks
     programs = -(-vocabulary // share)
     pairs = torch.empty((programs, 2, rows), dtype=torch.float32, device=hidden.device)
     if rows:

@@ -1,8 +1,9 @@
-"""KV caches of one byte an element with a float32 scale for each token and head, of K and of V: int8 and fp8 (e4m3).
+"""KV cache formats with one byte per element (int8 or fp8 e4m3) and a float32 scale per token and head, for K and V.
 
-A head's row is divided by its largest magnitude, so that it fills the format's range: an outlier coarsens its own token's head and no
-other. Dequantised is level times scale. Every kernel here computes what :func:`quantise_reference` says: what is no number is stored as 0,
-what is infinite as the largest number, and a row of (almost) zeros has scale 0, so that any memory that holds zeros is a valid cache.
+A head's row is divided by its largest magnitude, so that it fills the format's range; an outlier coarsens only its
+own token and head. The dequantised value is the stored value times the scale. Every kernel here follows
+:func:`quantise_reference`: NaN is stored as 0, infinity as the largest finite value, and a row of (almost) zeros has
+scale 0. So any memory full of zeros is a valid cache.
 """
 
 from dataclasses import dataclass
@@ -10,16 +11,17 @@ from dataclasses import dataclass
 import torch
 
 TINY = 1e-30
-"""Largest magnitude of a row up to which it is stored as zeros: the inverse of its scale would not be finite."""
+"""Rows whose largest magnitude is at most this are stored as zeros: the inverse of their scale would not be finite."""
 HUGE = 3e38
-"""What is larger is stored as this."""
+"""Larger magnitudes are stored as this."""
 
 
 @dataclass(frozen=True)
 class KvFormat:
-    """A format by its name on the command line: the element type, what memory holds it, and the level of a row's largest magnitude.
+    """A format: its name on the command line, element and storage type, and the stored value of a row's largest magnitude.
 
-    fp8 elements are kept as bytes: torch cannot write into fp8 tensors by index, and SGLang takes an fp8 pool on a CPU for another one.
+    fp8 elements are stored as bytes: torch cannot write fp8 tensors by index, and SGLang mistakes an fp8 pool on a
+    CPU for another type.
     """
 
     name: str
@@ -29,8 +31,8 @@ class KvFormat:
 
     @property
     def least_capability(self) -> tuple[int, int]:
-        """The compute capability from which Triton converts these elements: fp8 (e4m3) since Ada; of int8 the one from which Triton and
-        the kernels' bfloat16 are supported at all, and tiles fit."""
+        """Lowest compute capability on which Triton converts these elements: Ada for fp8 (e4m3). For int8, the lowest
+        that Triton, the kernels' bfloat16 and their tiles support at all."""
         return (8, 0) if self.dtype == torch.int8 else (8, 9)
 
 
@@ -44,16 +46,16 @@ FORMATS = {
 BY_DTYPE = {each.dtype: each for each in FORMATS.values()}
 BY_STORED = {each.stored: each for each in FORMATS.values()}
 SCALE_BYTES = 4
-"""Of a token's head, beside its elements."""
+"""Bytes of a scale per token and head, in addition to the elements."""
 
 
 def named(kv_cache_dtype: str | None) -> KvFormat | None:
-    """The format of this ``--kv-cache-dtype``, or None where it is none of these."""
+    """The format of this ``--kv-cache-dtype``, or None if it is another."""
     return FORMATS.get(kv_cache_dtype or "")
 
 
 def quantise_reference(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Levels of ``rows``' shape in ``dtype``, and float32 scales without the last dimension.
+    """Quantised values in ``dtype``, of ``rows``' shape, and float32 scales without the last dimension.
 
     Args:
         rows: ``[..., dim]``, any float dtype.
@@ -69,11 +71,11 @@ def quantise_reference(rows: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Te
 
 
 def dequantise_reference(levels: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-    """Float32 values of ``levels`` ``[..., dim]`` with ``scales`` ``[...]``; without, the levels are the values."""
+    """``levels`` ``[..., dim]`` times ``scales`` ``[...]``, in float32; without scales ``levels`` in float32."""
     return levels.float() if scales is None else levels.float() * scales.unsqueeze(-1)
 
 
 def cached_rows(buffer: torch.Tensor, slots: torch.Tensor, scales: torch.Tensor | None) -> torch.Tensor:
-    """``[keys, KV heads, dim]`` float32: rows of a buffer, of any element type, times their scales."""
+    """The rows of a buffer of any element type at ``slots``, times their scales: ``[keys, KV heads, dim]`` float32."""
     bytes_or_rows = buffer.view(torch.int8) if buffer.dtype.itemsize == 1 else buffer  # fp8 tensors cannot be indexed into
     return dequantise_reference(bytes_or_rows[slots.long()].view(buffer.dtype), None if scales is None else scales[slots.long()])

@@ -1,6 +1,6 @@
 """Quantises keys and values of new tokens and writes them with their scales into the KV pool, in one launch.
 
-Slot 0 is the pool's place for padding tokens: like SGLang's own write on a card the launch leaves it as it is.
+Slot 0 of the pool is for padding tokens. Like SGLang's own write on a GPU, the launch leaves it unchanged.
 """
 
 import torch
@@ -85,7 +85,7 @@ def store_reference(
     v_scales: torch.Tensor,
     slots: torch.Tensor,
 ) -> None:
-    """What :func:`store` writes; the caches may also be the bytes (uint8) of fp8 elements if ``k_cache.dtype`` is given by a view."""
+    """What :func:`store` writes; fp8 caches stored as bytes (uint8) are passed as views of their element type."""
     written = (slots > 0) & (slots < k_cache.shape[0])
     places = slots[written].long()
     for rows, cache, scales in ((k, k_cache, k_scales), (v, v_cache, v_scales)):

@@ -1,8 +1,10 @@
 """The end of a decoder layer and the next layer's input norm, in one launch.
 
-- :func:`dual_tail`: of an MoE layer, ``(rmsnorm(rmsnorm(dense) + rmsnorm(experts)) + residual) * scalar``. No step is rounded.
-- :func:`tail`: of a dense layer, ``(rmsnorm(x) + residual) * scalar``, or without the scalar. ``rounded`` rounds to the model's dtype after
-  the norm and after the sum, as separate kernels would; SGLang's fused kernel for layers without per-layer embeddings does not.
+- :func:`dual_tail`: for an MoE layer, ``(rmsnorm(rmsnorm(dense) + rmsnorm(experts)) + residual) * scalar``. No step
+  is rounded.
+- :func:`tail`: for a dense layer, ``(rmsnorm(x) + residual) * scalar``, or without the scalar. ``rounded`` rounds to
+  the model's dtype after the norm and after the sum, as separate kernels do; SGLang's fused kernel for layers without
+  per-layer embeddings does not.
 
 Both return the next layer's residual and, with ``next_weight``, its input norm, computed from the rounded residual.
 """
@@ -16,7 +18,7 @@ from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_pa
 from sglang_gemma4.kernels.norms.triple_rmsnorm import reason_against, warps_for
 
 MANY_ROWS = 1024
-"""Rows from which :data:`TILES` are used: at 8,192 and 1,024 of 26B-A4B's width 31 and 23 % faster (``runs/2026-11-23-row-tiles``)."""
+"""Rows from which :data:`TILES` are used: 23 to 31 % faster at 26B-A4B's width (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -235,10 +237,10 @@ def dual_tail(
     Args:
         dense: ``[rows, width]``, the dense FFN's output; ``experts`` the experts'. float32, bfloat16 or float16.
         residual: ``[rows, width]``, of the same dtype.
-        weights: ``[width]`` each, of the norm of the dense output, of the experts' and of their sum; ``eps`` alike.
+        weights: ``[width]`` each, for the norms of the dense output, of the experts' and of their sum; ``eps`` alike.
         scalar: one element, the layer's scale.
-        next_weight: ``[width]``, of the next layer's input norm, or None.
-        tiles: use the kernel for many rows with these; None: from :data:`MANY_ROWS` rows on, with :data:`TILES`.
+        next_weight: ``[width]``, for the next layer's input norm, or None.
+        tiles: use the many-rows kernel with these; None: with :data:`TILES`, from :data:`MANY_ROWS` rows on.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -264,7 +266,7 @@ def tail(
 
     Args:
         x: ``[rows, width]``, float32, bfloat16 or float16; ``residual`` of the same shape and dtype.
-        weight: ``[width]``, of the norm of ``x``; ``next_weight`` of the next layer's input norm, or None.
+        weight: ``[width]``, for the norm of ``x``; ``next_weight`` for the next layer's input norm, or None.
         scalar: one element, or None for no scale.
         rounded: round to ``x``'s dtype after the norm and after the sum too.
         tiles: as in :func:`dual_tail`.

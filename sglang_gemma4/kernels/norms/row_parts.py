@@ -1,8 +1,9 @@
-"""Rows as tuples of tiles, for element-wise kernels over the many rows of a prefill, which memory bandwidth should bound.
+"""Rows as tuples of tiles, for element-wise kernels over a prefill's many rows, which memory bandwidth should bound.
 
-A tile's columns are a power of two, a model's width seldom is: in one tile of 4096 for 2816 columns, 31 % of the lanes hold nothing and
-still execute every instruction. 11 tiles of 256 fit. One or a few warps then hold a row, so sums need hardly any barriers and each lane has
-many loads in flight; a program may take several rows and read the weights once for all of them.
+A tile's columns are a power of two, a model's width seldom is. In one tile of 4096 for 2816 columns, 31 % of the
+lanes hold nothing and still execute every instruction; 11 tiles of 256 fit. One or a few warps then hold a row, so
+sums need hardly any barriers and each lane has many loads in flight. A program may take several rows and read the
+weights once for all of them.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class RowTiles(NamedTuple):
     """Columns of a tile."""
     warps: int
     stages: int = 1
-    """While a row is computed, the ``stages - 1`` rows behind it are being loaded into shared memory."""
+    """While a row is computed, the next ``stages - 1`` rows are being loaded into shared memory."""
 
     def lane(self, width: int) -> int:
         """Elements of a row that a lane holds."""

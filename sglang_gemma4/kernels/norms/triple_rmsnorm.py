@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.norms.row_parts import RowTiles, inverse_rms, load_pa
 
 LONGEST_ROW = 16384
 MANY_ROWS = 1024
-"""Rows from which :data:`TILES` are used: at 8,192 and 1,024 of 26B-A4B's width 18 and 8 % faster (``runs/2026-11-23-row-tiles``)."""
+"""Rows from which :data:`TILES` are used: 8 to 18 % faster at 26B-A4B's width (``runs/2026-11-23-row-tiles``)."""
 TILES = RowTiles(rows=1, block=1024, warps=4)
 
 
@@ -181,14 +181,16 @@ def triple_rmsnorm(
     expert_eps: float = 1e-6,
     tiles: RowTiles | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The dense FFN's input and the residual, and, given both of the last weights, the router's and the experts' input; ``[rows, width]``.
+    """Dense FFN's input and residual, with the last two weights also router's and experts' input; each ``[rows, width]``.
 
     Args:
         h: ``[rows, width]``, the attention's output; its rows need not be adjacent. float32, bfloat16 or float16.
-        residual: ``[rows, width]``, the residual before the attention, of ``h``'s dtype. Overwritten with the new one and returned.
-        post_weight: ``[width]``, of the norm of ``h``; ``dense_weight`` of the dense FFN's input norm. Any float dtype.
-        router_weight: ``[width]``, of the router's input norm, its scale folded in; ``expert_weight`` of the experts' input norm.
-        tiles: use the kernel for many rows with these; None: from :data:`MANY_ROWS` rows on, with :data:`TILES`.
+        residual: ``[rows, width]``, the residual before the attention, of ``h``'s dtype. Overwritten with the new one
+            and returned.
+        post_weight: ``[width]``, for ``h``'s norm; ``dense_weight`` for the dense FFN's input norm. Any float dtype.
+        router_weight: ``[width]``, for the router's input norm, its scale folded in; ``expert_weight`` for the
+            experts' input norm.
+        tiles: use the many-rows kernel with these; None: with :data:`TILES`, from :data:`MANY_ROWS` rows on.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.

@@ -1,12 +1,12 @@
 """Attention of a few query tokens per request over a long paged KV cache: verify, draft and decode steps.
 
-One program takes all query tokens of a request and all query heads of one KV head as the rows of one tile, and a part of the keys; a
-second kernel joins the parts. So each key is read once for all of its queries, and a small batch still fills the card. How many parts a
-request is cut into follows on the device from its length and, where parts are balanced, from all requests' keys; the host knows only their
-largest number.
+A program's tile has all query tokens of a request, times all query heads of one KV head, as its rows. It covers one
+part of the request's keys; a second kernel joins the parts. So each key is read once for all of its queries, and a
+small batch still fills the GPU. The device chooses how many parts a request is cut into, from its length and, if
+parts are balanced, from all requests' keys. The host knows only the maximum.
 
-Query tokens of a verify step see the keys in the cache (``kv_indices``) and each other's (``k_new``), these by the tree's mask or, without
-one, causally. Draft and decode steps have one query token, whose own key is in the cache already.
+Query tokens of a verify step see the cached keys (``kv_indices``) and each other's (``k_new``), the latter by the
+tree mask or, without one, causally. Draft and decode steps have one query token, whose key is already cached.
 """
 
 import functools
@@ -26,29 +26,29 @@ MOST_PARTS = 64
 LEAST_KEYS = 64
 """Fewest keys of a part, unless it is the only one: with fewer, the join costs more than it saves."""
 MOST_KEYS = 2048
-"""Most keys of a part while there is room for more parts: the last of longer ones would leave the card idle."""
+"""Most keys of a part while more parts are allowed: with longer ones the GPU would idle while the last one ends."""
 PROGRAMS_PER_MULTIPROCESSOR = 2
 """Programs that fill a multiprocessor; ``MOST_PROGRAMS_PER_MULTIPROCESSOR`` bounds the memory of the parts."""
 MOST_PROGRAMS_PER_MULTIPROCESSOR = 16
 BEGINNING = 200
-"""Keys that a program reads in the time that it takes to begin and to end, with its part of the join; between two and three parts of 80
-requests with two KV heads this decides as measured at 512 to 8,192 keys (``runs/2026-11-26-attention-parts``)."""
+"""Fixed cost of a program (start, end, its share of the join), in keys that it could read in that time. With it,
+:func:`parts_for` chooses between two and three parts as measured: 80 requests with two KV heads and 512 to 8,192 keys
+(``runs/2026-11-26-attention-parts``)."""
 TYPICAL_KEYS = 2048
-"""Of a request whose layer has no window: how many it has, only the device knows."""
+"""Assumed keys of a request in a layer without a window; only the device knows the real number."""
 
 LEAST_DIM_OF_WORDS = 64
-"""Of a head whose int8 levels are read four at once: a quarter of it is the inner dimension of a product, which Triton wants to be 16."""
+"""Least head dimension for reading int8 values four at a time: a quarter of it is a GEMM's inner dimension (16 or more)."""
 
 FINELY_CUT = 4
-"""Parts of every request from which on parts are not balanced: on an H200 8 requests of 50 to 6,000 keys, cut into 16 (sliding layers: 4),
-took 49.4 µs balanced for 47.6 (27.8 for 23.9), where 60, cut into 2 (sliding: 1), took 191.8 for 326.8 (105.0 for 117.9); see
-``runs/2026-11-26-26b-h200-gap``."""
+"""Parts per request from which on parts are not balanced. On an H200 balancing saves 40 % with 60 requests of very
+different lengths (2 parts each), but costs 4 % with 8 of them (16 parts each); see ``runs/2026-11-26-26b-h200-gap``."""
 
 _balanced = False
 
 
 def want_balanced(wanted: bool) -> None:
-    """Whether this process cuts a request that is longer than the others into more parts, so that parts have about as many keys."""
+    """Enable or disable balanced parts in this process: longer requests are cut into more parts of similar size."""
     global _balanced
     _balanced = wanted
 
@@ -111,9 +111,10 @@ def few_query_attention_reference(
 
 @functools.cache
 def parts_for(requests: int, kv_heads: int, multiprocessors: int, window: int = -1) -> tuple[int, int]:
-    """Parts of a request that end soonest, all programs of a round beginning and ending together, and the most parts of a long one.
+    """Parts per request that finish soonest, and the most parts of a long request.
 
-    Its length decides between the two, on the device. ``window``: of a sliding layer, which no request is longer than.
+    The estimate assumes that all programs of a round begin and end together. The device decides between the two by
+    a request's length. ``window``: a sliding layer's, which bounds a request's keys; below 0: none.
     """
     rows = max(1, requests * kv_heads)
     at_once = PROGRAMS_PER_MULTIPROCESSOR * multiprocessors
@@ -127,14 +128,14 @@ def parts_for(requests: int, kv_heads: int, multiprocessors: int, window: int = 
 def join_parts(
     part_out: torch.Tensor, part_lse: torch.Tensor, kv_indptr: torch.Tensor, out: torch.Tensor, wanted: int, most_keys: int = MOST_KEYS
 ) -> torch.Tensor:
-    """Add the outputs of the parts, weighted by their sums of exponents, into ``out`` ``[tokens, heads, value dim]``, and return it.
+    """Join the parts' outputs, weighted by their softmax sums, in ``out`` ``[tokens, heads, value dim]``, and return it.
 
     Args:
-        part_out: ``[requests, KV heads, parts there is room for, rows, value dim]`` float32; a row is a query token's query head.
+        part_out: ``[requests, KV heads, most parts, rows, value dim]`` float32; a row is a query token's query head.
         part_lse: ``[requests, KV heads, parts, rows]`` float32, the logarithm of each row's sum.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin.
-        wanted: parts a request is cut into where its keys suffice; negative: one of average length, and a longer one into more.
-        most_keys: of a part, while there is room for more parts.
+        wanted: parts of a request that has enough keys; negative: of one of average length, longer ones get more.
+        most_keys: most keys of a part while more parts are allowed.
     """
     requests, kv_heads, most, rows, v_dim = part_out.shape
     queries = out.shape[0] // requests
@@ -177,30 +178,32 @@ def few_query_attention(
 
     Args:
         q: ``[requests * queries, heads, dim]``, float32, bfloat16 or float16.
-        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. Their last dimension is contiguous. Of ``q``'s
-            dtype, or of a quantised cache's (int8, fp8).
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. Their last dimension is
+            contiguous; their dtype is ``q``'s or a quantised cache's (int8, fp8).
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
-        kv_indices: ``[keys]`` int, slots of the cached keys in order; of a sliding layer, those of its last keys.
-        scale: of the scores.
+        kv_indices: ``[keys]`` int, slots of the cached keys in order; for a sliding layer, those of its last keys.
+        scale: multiplies the scores.
         out: ``[requests * queries, heads, value dim]``, contiguous.
-        k_new: ``[requests * queries, KV heads, dim]``, the query tokens' own keys where the cached ones lack them; ``v_new`` alike.
-        tree_mask: bool or uint8, of each request ``[queries, key offset + cached keys + queries]``; only its last columns are read. Without
-            it a query token sees the new ones up to itself.
+        k_new: ``[requests * queries, KV heads, dim]``, the query tokens' own keys if they are not cached; ``v_new``
+            alike.
+        tree_mask: bool or uint8, per request ``[queries, key offset + cached keys + queries]``; only its last columns
+            are read. None: query tokens see each other causally.
         tree_mask_indptr: ``[requests]`` int, where each request's mask begins.
-        key_offsets: ``[requests]`` int, keys before the first in ``kv_indices`` that the mask counts too.
-        window: a key is seen from positions up to ``window`` behind it; below 0: always.
+        key_offsets: ``[requests]`` int, keys that the mask counts before the first one in ``kv_indices``.
+        window: a query sees keys up to ``window`` positions before it; below 0: all.
         soft_cap: scores are ``soft_cap * tanh(scores / soft_cap)``; 0: as they are.
-        new_slots: ``[requests * queries]`` int, in place of ``k_new`` and ``v_new``: the query tokens' own keys are in the buffers, at
-            these slots; so a quantised cache's are read as every later step will read them.
-        k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
-        parts: parts a request's keys are cut into if they suffice; None: by the card and the length.
-        balanced: without ``parts``, whether a request that is longer than the others is cut into more, as far as there is room; None: as
+        new_slots: ``[requests * queries]`` int, instead of ``k_new`` and ``v_new``: the query tokens' own keys are
+            read from the buffers at these slots. So those of a quantised cache are read as in every later step.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, scale of each slot's heads; ``v_scales`` alike. None: 1.
+        parts: parts of a request that has enough keys; None: by the GPU and the length.
+        balanced: without ``parts``, whether longer requests are cut into more parts, up to the maximum; None: as
             :func:`want_balanced` says, unless all are cut finely (:data:`FINELY_CUT`).
-        part_keys: a request is cut by its length alone, into parts of this many keys and up to twice as many, of more only where there
-            would be over :data:`MOST_PARTS`. Then its output has the same bits in every batch.
-        tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.key_tile` of the card.
-        split: programs among which a KV head's query heads are divided; None: :func:`~sglang_gemma4.kernels.attention.tiles.head_split`.
-        checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason` has nothing against this.
+        part_keys: cut a request by its length alone, into parts of this many to twice as many keys; parts are longer
+            only if there would be over :data:`MOST_PARTS`. A request's output then has the same bits in every batch.
+        tile: None: chosen by :func:`~sglang_gemma4.kernels.attention.tiles.key_tile`.
+        split: programs that share a KV head's query heads; None:
+            :func:`~sglang_gemma4.kernels.attention.tiles.head_split`.
+        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -220,9 +223,9 @@ def few_query_attention(
     if part_keys is not None:
         wanted, most = 1, MOST_PARTS
     elif most > wanted and (_balanced and wanted < FINELY_CUT if balanced is None else balanced):
-        wanted = -wanted  # by its sign, since with one more argument no recorded list of kernels would fit (start/lists)
+        wanted = -wanted  # passed as the sign: one more argument would invalidate every recorded list of kernels (start/lists)
     elif 0 <= window < MOST_KEYS:
-        most = wanted  # programs of parts that no request has cost 8 of 192 µs
+        most = wanted  # programs of parts that no request has would cost 8 of 192 µs
     most_keys = part_keys or MOST_KEYS
     part_out = torch.empty((requests, kv_heads, most, queries * group, v_dim), dtype=torch.float32, device=q.device)
     part_lse = torch.empty(part_out.shape[:-1], dtype=torch.float32, device=q.device)
@@ -232,11 +235,11 @@ def few_query_attention(
     k_fresh, v_fresh = (q, q) if k_new is None or v_new is None else (k_new, v_new)
     if new_slots is not None:
         k_fresh, v_fresh = k_buffer, v_buffer
-    # What only some caches need is not passed for others: their kernel stays the one that was compiled for them.
+    # Arguments that only some caches need are not passed for others, whose compiled kernel then stays valid.
     beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales, "SPLIT": split if split > 1 else None}
     rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device), kept)
-    assert tile is not None  # else few_query_reason has said so
+    assert tile is not None  # few_query_reason checks it
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,

@@ -1,10 +1,12 @@
-"""Causal attention of prompts or chunks of them over a paged prefix and their own keys; images among them may attend both ways.
+"""Causal attention of prompts or chunks of them over a paged prefix and their own keys; images may attend both ways.
 
-One program takes some tokens of a request and all query heads of one KV head as the rows of one tile, so that these heads share what is
-read, and walks the keys once: first those of the prefix that the window leaves, then the tokens' own, in blocks loaded ahead. Only blocks
-at the window's edge and on the diagonal are masked. The last tiles of a request see most keys and start first.
+A program's tile has some tokens of a request, times all query heads of one KV head, as its rows; these heads share
+what is read. It walks the keys once: first those of the prefix inside the window, then the tokens' own, in blocks
+loaded ahead. Only blocks at the window's edge and on the diagonal are masked. The last tiles of a request see the
+most keys and start first.
 
-A CUDA graph is captured before its prompts are known: there a list of tiles on the device (:func:`list_tiles`) says what each program does.
+A CUDA graph is captured before its prompts are known. There a list of tiles on the device (:func:`list_tiles`) says
+what each program does.
 """
 
 from collections.abc import Sequence
@@ -61,20 +63,20 @@ def prefill_attention_reference(
 
 
 def tokens_of(tile: PromptTile, group: int) -> int:
-    """Tokens of a program for ``group`` query heads of a KV head."""
+    """Tokens of a program for ``group`` query heads per KV head."""
     return max(1, max(16, tile.rows) // group)
 
 
 def list_tiles(prefixes: Sequence[int], lengths: Sequence[int], tokens: int, room: int) -> list[int] | None:
-    """What ``room`` programs compute: pairs of a request and a tile of ``tokens`` of its new tokens, one after the other.
+    """Work of ``room`` programs: pairs of a request and a tile of ``tokens`` of its new tokens, in one flat list.
 
-    Tiles that see most keys come first. What is left of the room is the tile -1, nothing.
+    Tiles that see the most keys come first. Programs without work get tile -1.
 
     Args:
-        prefixes: cached keys of each request, ``lengths`` its new tokens.
+        prefixes: cached keys of each request; ``lengths`` its new tokens.
 
     Returns:
-        ``2 * room`` numbers; None where there are more tiles than room.
+        ``2 * room`` integers; None if there are more tiles than ``room``.
     """
     found = [
         (prefix + tokens * tile, request, tile)
@@ -113,23 +115,26 @@ def prefill_attention(
 
     Args:
         q: ``[tokens, heads, dim]``, float32, bfloat16 or float16.
-        k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, the new tokens' own.
-        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are contiguous. Of ``q``'s
-            dtype, or of a quantised cache's (int8, fp8).
+        k: ``[tokens, KV heads, dim]`` and ``v`` ``[tokens, KV heads, value dim]``, of the new tokens.
+        k_buffer: ``[slots, KV heads, dim]``; ``v_buffer`` ``[slots, KV heads, value dim]``. All last dimensions are
+            contiguous; the dtype is ``q``'s or a quantised cache's (int8, fp8).
         qo_indptr: ``[requests + 1]`` int, where each request's tokens begin.
         kv_indptr: ``[requests + 1]`` int, where each request's slots begin in ``kv_indices``.
-        kv_indices: ``[prefix keys]`` int, slots in order; of a sliding layer, those of the last keys before the new tokens.
-        scale: of the scores.
+        kv_indices: ``[prefix keys]`` int, slots in order; for a sliding layer, those of the last keys before the new
+            tokens.
+        scale: multiplies the scores.
         out: ``[tokens, heads, value dim]``, contiguous.
-        longest: most new tokens of a request; the host knows it.
-        window: a key is seen from positions up to ``window`` behind it; below 0: always.
-        reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees; itself at least.
-        tiles: None, or ``[programs, 2]`` int32 as of :func:`list_tiles`, on the device: what to compute; ``longest`` is not read then.
-        new_slots: None, or ``[tokens]`` int: new tokens are read from the buffers at these slots, and ``k`` and ``v`` are the buffers; so a
-            quantised cache's are read as every later step will read them.
-        k_scales: ``[slots, KV heads]`` float32, contiguous, what a level of a slot's head is worth; ``v_scales`` alike. None: 1.
-        tile: None: :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile` of the card.
-        checked: the caller knows that :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason` has nothing against this.
+        longest: most new tokens of a request, which the host knows.
+        window: a token sees keys up to ``window`` positions before it; below 0: all.
+        reach: None, or ``[tokens]`` int32: the last new token of its request, counted from 0, that each token sees;
+            itself at least.
+        tiles: None, or ``[programs, 2]`` int32 on the device, from :func:`list_tiles`: what to compute; ``longest``
+            then only has to be 1 or more.
+        new_slots: None, or ``[tokens]`` int: new tokens are read from the buffers at these slots, and ``k`` and ``v``
+            are the buffers. So those of a quantised cache are read as in every later step.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, scale of each slot's heads; ``v_scales`` alike. None: 1.
+        tile: None: chosen by :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile`.
+        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -151,7 +156,7 @@ def prefill_attention(
     group = heads // kv_heads
     tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device), k_buffer.dtype)
     beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
-    assert tile is not None  # else prefill_reason has said so
+    assert tile is not None  # prefill_reason checks it
     tokens = tokens_of(tile, group)
     grid = (triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1) if tiles is None else (tiles.shape[0], kv_heads, 1)
     _prefill_attention_kernel[grid](

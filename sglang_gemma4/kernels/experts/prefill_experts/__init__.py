@@ -1,9 +1,10 @@
-"""A MoE layer of a prefill chunk in three launches after the rows lie in blocks: gate and up with the activation, down, sum.
+"""An MoE layer of a prefill chunk in three launches once rows are in blocks: gate and up with the activation, down, sum.
 
-An expert has tens to thousands of rows here, so both products are bound by arithmetic and its inputs, not by reading weights. Gate and up
-are one product of twice the columns. Its result lies in the order of the blocks, so that it can be loaded through tensor descriptors
-(Hopper's TMA), as the weights of both products are. Of an expert's last block only half is computed if at most half of it is filled.
-4-bit weights are written out before each product (:mod:`~sglang_gemma4.kernels.written_out`).
+An expert has tens to thousands of rows here, so both GEMMs are bound by arithmetic and its inputs, not by reading
+weights. Gate and up are one GEMM of twice the columns. Its result is stored in block order, so that it can be loaded
+through tensor descriptors (Hopper's TMA), as the weights of both GEMMs are. Of an expert's last block only half is
+computed if at most half of it is filled. 4-bit weights are dequantised to memory before each GEMM
+(:mod:`~sglang_gemma4.kernels.written_out`).
 """
 
 import functools
@@ -26,17 +27,18 @@ from sglang_gemma4.kernels.written_out import place_of, room_for, write_out
 ALIGNMENT = 16
 """Bytes: a tensor's start and strides must be multiples of it to be loaded through a descriptor."""
 HALVED_FROM = 128
-"""Rows a block from which half a block may be computed alone: Hopper's matrix instruction takes 64 rows."""
+"""Rows per block from which half a block may be computed by itself: Hopper's matrix instruction takes 64 rows."""
 SUM_COLUMNS = 1024
 
 
 @dataclass(frozen=True)
 class PrefillTile:
-    """How a program works: output columns (of gate and of up each), inner columns at a time, warps, and steps loaded ahead.
+    """Tile of a program: output columns (of gate and of up each), inner columns per step, warps, and steps loaded ahead.
 
-    ``group``: blocks of rows that go through each column tile together before the next blocks; 1: one block through all columns first.
-    ``programs``: on each multiprocessor, which walk over all tiles; 0: a program for each tile. ``ahead``: such programs load the first
-    steps of a tile while they store the one before; then all blocks are computed whole.
+    ``group``: blocks of rows that go through each column tile together before the next blocks; 1: one block through
+    all columns first. ``programs``: persistent programs per multiprocessor, which walk over all tiles; 0: one program
+    per tile. ``ahead``: persistent programs load the first steps of a tile while they store the previous one; all
+    blocks are then computed whole.
     """
 
     columns: int
@@ -52,9 +54,10 @@ Tiles = tuple[int, PrefillTile, PrefillTile]
 
 
 def tiles_for(dtype: torch.dtype) -> Tiles:
-    """Rows a block, and the tiles of the first and the second product, for Hopper and 1,024 tokens and more.
+    """Rows per block, and the tiles of the first and the second GEMM, for Hopper and 1,024 tokens and more.
 
-    The fastest timed at 2,048, 8,192 and 16,384 tokens; at 1,024, 64 rows a block are as fast (runs/2026-11-23-prefill-expert-tiles).
+    The fastest timed at 2,048, 8,192 and 16,384 tokens; at 1,024, 64 rows per block are as fast
+    (runs/2026-11-23-prefill-expert-tiles).
     """
     if dtype == torch.float32:  # no matrix instruction, twice the bytes
         return 64, PrefillTile(32, 32, 4, 2), PrefillTile(64, 32, 4, 2)
@@ -69,7 +72,7 @@ def has_tma(device: torch.device) -> bool:
 
 @functools.cache
 def reason_against_card(device: torch.device) -> str | None:
-    """Why :func:`tiles_for` is not for this card, or None."""
+    """Why :func:`tiles_for` is not for this GPU, or None."""
     if device.type != "cuda":
         return None
     found = torch.cuda.get_device_capability(device)
@@ -77,7 +80,7 @@ def reason_against_card(device: torch.device) -> str | None:
 
 
 def reason_against_descriptors(*tensors: torch.Tensor) -> str | None:
-    """Why these contiguous tensors of 16-bit numbers are loaded through pointers, or None."""
+    """Why these contiguous 16-bit tensors must be loaded through pointers, not descriptors, or None."""
     for tensor in tensors:
         if not has_tma(tensor.device):
             return f"the card is older than compute capability {CAPABILITY[0]}.{CAPABILITY[1]}"
@@ -99,7 +102,7 @@ def programs_of(tile: PrefillTile, most: int, device: torch.device) -> int:
 
 
 def options_of(tile: PrefillTile, size: int, x: torch.Tensor) -> dict[str, Any]:
-    """Constants and options that both products are launched with."""
+    """Constants and options with which both GEMMs are launched."""
     return {
         "HALVES": size >= HALVED_FROM,
         "AHEAD": tile.ahead,
@@ -116,9 +119,10 @@ def options_of(tile: PrefillTile, size: int, x: torch.Tensor) -> dict[str, Any]:
 def gate_and_up(
     x: torch.Tensor, w13: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, blocks: Blocks, tile: PrefillTile, tma: bool
 ) -> torch.Tensor:
-    """``weight * gelu_tanh(x @ gate) * (x @ up)`` in the order of the blocks, ``[most blocks, rows a block, inner]`` in x's dtype.
+    """``weight * gelu_tanh(x @ gate) * (x @ up)`` in block order: ``[most blocks, rows per block, inner]`` of x's dtype.
 
-    A block's empty places are zero, or not written where half of it is computed; blocks of no expert, and behind the last, are undefined.
+    Empty places of a block are zero, or not written if only half of it is computed. Blocks without an expert and
+    those after the last are undefined.
     """
     (experts, both, hidden), (most, size) = w13.shape, blocks.row.shape
     inner = both // 2
@@ -132,7 +136,7 @@ def gate_and_up(
 
 
 def down(h: torch.Tensor, w2: torch.Tensor, rows: int, blocks: Blocks, tile: PrefillTile, tma: bool) -> torch.Tensor:
-    """Each row's product with its expert's ``w2``, ``[rows, hidden]``; rows of no expert are undefined."""
+    """Each row times its expert's ``w2``, ``[rows, hidden]``; rows of no expert are undefined."""
     (_, hidden, inner), (most, size) = w2.shape, blocks.row.shape
     out = torch.empty((rows, hidden), dtype=h.dtype, device=h.device)
     flat = h.view(most * size, inner)
@@ -155,18 +159,19 @@ def prefill_experts(
     tma: bool | None = None,
     room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype; arguments as ``few_token_experts`` has, any tokens,
-    no fp8.
+    """The weighted sum of each token's experts, ``[tokens, hidden]`` in x's dtype.
 
-    Its reference is ``few_token_experts_reference``. The host does not wait for the device. Rows may lie in any order in an expert's
-    blocks, empty places last: each row's sums are its own, so the result is the same every time.
+    Arguments are as in ``few_token_experts``, without fp8, but the number of tokens is not limited. Its reference is
+    ``few_token_experts_reference``. The host does not wait for the device. Rows may be in any order within an expert's
+    blocks, empty places last: each row's sums are its own, so the result is reproducible.
 
     Args:
-        blocks: of the rows, as many a block as ``tiles`` says; blocks of expert -1 are left out. None: ``expert_blocks`` makes
-            them, which is slow for tens of thousands of rows, since each of its programs counts them all.
-        tiles: rows a block and the tiles of the two products; None: :func:`tiles_for` their dtype.
-        tma: whether weights and the activation are loaded through descriptors; None: where :func:`reason_against_descriptors` has none.
-        room: of x's dtype, for as many numbers as ``room_for`` says, where 4-bit weights are written out; None: it is allocated.
+        blocks: the rows in blocks of the size in ``tiles``; blocks of expert -1 are skipped. None: made by
+            ``expert_blocks``, which is slow for tens of thousands of rows, since each of its programs counts all.
+        tiles: rows per block and the tiles of the two GEMMs; None: :func:`tiles_for` their dtype.
+        tma: whether weights and the activation are loaded through descriptors; None: unless
+            :func:`reason_against_descriptors` objects.
+        room: scratch of x's dtype for dequantised 4-bit weights, ``room_for(w13, w2)`` elements; None: allocated.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernels do not take.

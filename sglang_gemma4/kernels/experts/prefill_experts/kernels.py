@@ -1,4 +1,4 @@
-"""Both products of a prefill's experts: a program walks over tiles of one product of all experts' rows."""
+"""Both GEMMs of a prefill's experts: a program walks over the tiles of one GEMM over all experts' rows."""
 
 import triton
 import triton.language as tl

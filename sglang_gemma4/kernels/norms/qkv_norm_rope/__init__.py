@@ -1,11 +1,12 @@
-"""RMSNorm of each query, key and value head and the rotation of queries and keys, in one launch from the QKV product.
+"""RMSNorm of each query, key and value head and RoPE of queries and keys, in one launch after the QKV GEMM.
 
-The results are new contiguous tensors, so that nothing later has to copy strided slices. As in separate kernels, the norm's output is
-rounded to the model's dtype before it is rotated. The rotation is NeoX's: element ``i`` of a head's first half with element ``i`` of its
-second. Partial rotation needs no extra code: the cache holds cosine 1 and sine 0 where a full layer does not rotate.
+The results are new contiguous tensors, so that nothing later has to copy strided slices. As in separate kernels, the
+norm's output is rounded to the model's dtype before it is rotated. The rotation is NeoX's: element ``i`` of a head's
+first half with element ``i`` of its second. Partial rotation needs no extra code: the cache holds cosine 1 and sine 0
+where a full layer does not rotate.
 
-On request, the launch also writes each token's key and value rows into the KV pool, beside those it returns. Slot 0 is the
-pool's place for padding tokens: like SGLang's own write on a card it leaves it as it is, however many tokens name it.
+On request, the launch also writes each token's key and value rows into the KV pool. Slot 0 of the pool is for padding
+tokens: like SGLang's own write on a GPU, the launch leaves it unchanged, however many tokens name it.
 """
 
 from typing import Any, NamedTuple
@@ -20,11 +21,11 @@ from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.norms.qkv_norm_rope.kernels import _qkv_norm_rope_kernel, qkv_norm_rope_tokens_kernel
 
 HEADS_OF_SMALL_STEPS = 4096
-"""Heads of a batch up to which a program takes a single one: a decode step needs many programs, a prefill wide ones."""
+"""Most heads of a batch for which a program takes only one: a decode step needs many programs, a prefill wide ones."""
 MANY_TOKENS = 1024
-"""Tokens from which :func:`tiles_for` are used: 7 to 29 % faster at 1,024 and 8,192 of 26B-A4B's sizes (``runs/2026-11-23-row-tiles``)."""
+"""Tokens from which :func:`tiles_for` is used: 7 to 29 % faster at 26B-A4B's sizes (``runs/2026-11-23-row-tiles``)."""
 MOST_OF_A_LANE = 192
-"""Most elements of a token in a lane; until they are computed with, two share a register."""
+"""Most elements of a token per lane; until they are computed with, two share a register."""
 
 
 class TokenTiles(NamedTuple):
@@ -35,13 +36,13 @@ class TokenTiles(NamedTuple):
     warps: int
 
     def fit(self, heads: int, kv_heads: int, dim: int) -> bool:
-        """Whether such layers can be laid out like this: numbers of heads are powers of two, and a token's heads fit the registers."""
+        """Whether this layout suits a layer: head counts are powers of two, and a token's heads fit the registers."""
         powers = not heads & (heads - 1) and not kv_heads & (kv_heads - 1)
         return powers and (heads + 2 * kv_heads) * dim <= MOST_OF_A_LANE * 32 * self.warps
 
 
 def tiles_for(dim: int) -> TokenTiles:
-    """For many tokens with heads of ``dim``."""
+    """The layout for many tokens with heads of ``dim``."""
     return TokenTiles(tokens=1, warps=8 if dim <= 256 else 4)
 
 
@@ -93,18 +94,18 @@ def qkv_norm_rope(
     """Queries ``[tokens, heads, dim]``, keys and values ``[tokens, KV heads, dim]``; new and contiguous.
 
     Args:
-        qkv: ``[tokens, >= (heads + 2 * kv_heads) * dim]``, query heads, key heads, value heads; its rows need not be adjacent. With
-            ``kv_heads`` 0 only the queries are read. float32, bfloat16 or float16.
+        qkv: ``[tokens, >= (heads + 2 * kv_heads) * dim]``, query heads, key heads, value heads; its rows need not be
+            adjacent. With ``kv_heads`` 0 only the queries are read. float32, bfloat16 or float16.
         positions: ``[tokens]`` int.
         cos_sin: ``[positions, dim]``, cosines of the ``dim / 2`` angles, then their sines; any float dtype.
-        q_weight: ``[dim]``, of the queries' norm; ``k_weight`` of the keys'. The values' norm has none.
+        q_weight: ``[dim]``, for the queries' norm; ``k_weight`` for the keys'. The values' norm has none.
         eps: of the three norms.
-        k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, into which the keys are written; neither heads nor slots need be adjacent.
-            ``v_cache`` for the values. Give all three of these or none.
+        k_cache: ``[slots, KV heads, dim]``, of ``qkv``'s dtype, into which the keys are written; neither heads nor
+            slots need be adjacent. ``v_cache`` for the values. Give both and ``slots``, or none.
         slots: ``[tokens]`` int, each token's slot. Slot 0, negative ones and those past the end are not written.
-        tiles: use the kernel for many tokens with these; None: from :data:`MANY_TOKENS` tokens on, with :func:`tiles_for`.
-        k_scales: ``[slots, KV heads]`` float32, contiguous: the caches are quantised (``kv_cache.formats``), and this gets the scales of
-            the keys; ``v_scales`` those of the values. The keys and values returned are not rounded.
+        tiles: use the many-tokens kernel with these; None: :func:`tiles_for`, from :data:`MANY_TOKENS` tokens on.
+        k_scales: ``[slots, KV heads]`` float32, contiguous, receives the keys' scales; ``v_scales`` the values'.
+            Given if the caches are quantised (``kv_cache.formats``). The returned keys and values are not rounded.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
@@ -172,7 +173,7 @@ def reason_against(
 def write_reason_against(
     qkv: torch.Tensor, dim: int, kv_heads: int, k_cache: Any, v_cache: Any, slots: Any, k_scales: Any = None, v_scales: Any = None
 ) -> str | None:
-    """Why the kernel does not write into these, or None. ``qkv``, ``dim`` and ``kv_heads`` are what :func:`reason_against` took."""
+    """Why the kernel does not write into these, or None; :func:`reason_against` has accepted the first three."""
     if k_cache is None or v_cache is None or slots is None:
         return "keys and values are written with k_cache, v_cache and slots, or not at all"
     if kv_heads < 1:

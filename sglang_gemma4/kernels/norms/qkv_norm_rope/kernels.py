@@ -1,8 +1,9 @@
 """Two kernels, for decode steps and for prefills: the same steps, only the order of a sum's terms differs.
 
-In a decode step a program takes up to four heads of any kind, so that there are enough programs to fill a card. That costs 28 instructions
-an element, which would bound a prefill. There a program takes whole tokens, the heads of one kind as one tile: many elements share their
-addresses and weights, no lane has to ask which kind its head is, and all loads of a token are in flight before the first is used.
+In a decode step a program takes up to four heads of any type (query, key, value), so that enough programs fill the
+GPU. That costs 28 instructions per element, which would bound a prefill. There a program takes whole tokens, with all
+heads of a type in one tile. Many elements then share their addresses and weights, no lane has to check its head's
+type, and all loads of a token are in flight before the first is used.
 """
 
 import triton
