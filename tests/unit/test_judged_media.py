@@ -1,5 +1,6 @@
 """Media of a request: where they may come from, what a model takes, and features against placeholders. No engine is needed."""
 
+import asyncio
 import base64
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from sglang.srt.multimodal.transport.cuda_ipc import CudaIpcTensorTransportProxy
 from sglang.srt.utils import ImageData
 
 from sglang_gemma4.patching import switches
-from sglang_gemma4.serving.media import accepted, addresses, placeholders, processing
+from sglang_gemma4.serving.media import accepted, addresses, placeholders, processing, request_media
 
 
 @dataclass
@@ -186,6 +187,50 @@ def test_features_on_a_gpu_are_judged_by_their_shape() -> None:
     judge(on_a_gpu(picture()))
     with pytest.raises(ValueError, match="the features are 4 rows and the prompt has 3"):
         judge(on_a_gpu(picture(offsets=[(1, 3)])))
+
+
+class Pool:
+    """SGLang's ``MmItemMemoryPool``: which slices came back that were never sent."""
+
+    def __init__(self) -> None:
+        self.back: list[Any] = []
+
+    def cancel_proxy(self, proxy: Any) -> None:
+        self.back.append(proxy)
+
+
+@pytest.mark.parametrize(
+    ("item", "later"), [(picture(offsets=[(1, 3)]), None), (picture(), ValueError("longer than the context")), (picture(), None)]
+)
+def test_features_of_a_refused_request_leave_the_gpu(
+    item: MultimodalDataItem, later: ValueError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they do not fit, or SGLang refuses the request afterwards: no scheduler would ever free their memory."""
+    pool, there = Pool(), on_a_gpu(item)
+    monkeypatch.setattr("sglang.srt.runtime_context.get_disagg", lambda: SimpleNamespace(language_model_only=False))
+    monkeypatch.setattr("sglang.srt.runtime_context.get_serving", lambda: SimpleNamespace(served_model_name="tiny"))
+    config = SimpleNamespace(**vars(CONFIG), architectures=["Gemma4ForConditionalGeneration"])
+    manager = SimpleNamespace(model_config=SimpleNamespace(hf_config=config), mm_processor=object())
+    processor = SimpleNamespace(hf_config=CONFIG, mm_io_worker_num=1, cudaipc_mmfeature_pool=pool, audio_config={"truncation": True})
+    output = SimpleNamespace(input_ids=[2, 4, 4, 4, 4, 5], mm_items=[there])
+
+    async def processed(_processor: Any, **_kwargs: Any) -> Any:
+        return output
+
+    async def tokenize(_manager: Any, _request: Any) -> Any:
+        await processing.process(processed, processor, image_data=["data:,"], request_obj=Request())
+        if later is not None:
+            raise later
+        return "sent"
+
+    serving = request_media.judge_modalities(tokenize, manager, Request(image_data=["data:,"]))
+    refused = later is not None or item.offsets == [(1, 3)]
+    if refused:
+        with pytest.raises(ValueError, match=r"rows|longer"):
+            asyncio.run(serving)
+    else:
+        assert asyncio.run(serving) == "sent"
+    assert pool.back == ([there.feature] if refused else [])
 
 
 def test_features_that_are_no_numbers() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,6 +23,8 @@ soft_tokens: ContextVar[int | None] = ContextVar("soft_tokens", default=None)
 """The budget of each image that the request of this task asks for; None where it asks for none."""
 _context: ContextVar[int | None] = ContextVar("media_context", default=None)
 """The most tokens of a prompt of the server for which this task processes media; None in tasks of other models' processors."""
+_processed: ContextVar[tuple[Any, list[Any]] | None] = ContextVar("processed_media", default=None)
+"""The processor and the media of the request that this task tokenises, once they are processed."""
 
 
 def leave_the_loop(_result: None, processor: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -55,6 +58,7 @@ async def process(original: Callable[..., Any], processor: Any, *args: Any, **kw
     async with _gate(processor):
         try:
             output = await original(processor, *args, **kwargs)
+            _processed.set((processor, output.mm_items))
             placeholders.judge(output, _brought(kwargs), processor.hf_config)
         except ValueError:
             raise
@@ -64,6 +68,33 @@ async def process(original: Callable[..., Any], processor: Any, *args: Any, **kw
             logger.warning("sglang-gemma4: media of request %s", getattr(request, "rid", None), exc_info=True)
             raise ValueError(f"the media of this request cannot be processed: {type(error).__name__}: {error}") from error
     return output
+
+
+@contextmanager
+def unsent() -> Iterator[None]:
+    """Around the tokenisation of a request: if it is refused after its media were processed, free what they hold on the GPU.
+
+    With SGLang's CUDA IPC features wait there for the scheduler, which frees them once it has read them. It never sees such a request.
+    """
+    _processed.set(None)
+    try:
+        yield
+    except BaseException:
+        if (found := _processed.get()) is not None:
+            _free(*found)
+        raise
+
+
+def _free(processor: Any, items: list[Any]) -> None:
+    from sglang.srt.multimodal.transport.cuda_ipc import CudaIpcTensorTransportProxy
+
+    for item in items:
+        for value in (item.feature, item.precomputed_embeddings):
+            if isinstance(value, CudaIpcTensorTransportProxy):
+                try:
+                    processor.cudaipc_mmfeature_pool.cancel_proxy(value)
+                except Exception:
+                    logger.warning("sglang-gemma4: features of a refused request stay on the GPU", exc_info=True)
 
 
 def process_large(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -46,6 +46,11 @@ async def judge_modalities(original: Callable[..., Any], manager: Any, obj: Any)
         refusal = accepted.refusal(obj, config, towers, get_serving().served_model_name, why)
         if refusal is not None:
             raise ValueError(refusal)
+
+        from sglang_gemma4.serving.media import processing
+
+        with processing.unsent():
+            return await original(manager, obj)
     return await original(manager, obj)
 
 
@@ -54,10 +59,10 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, base_output
     from sglang_gemma4.serving.media import image_budget, processing
 
     asked = processing.soft_tokens.get()
-    processing.judge_loaded(base_output, processor, asked)
-    if asked is not None:
-        kwargs[image_budget.KEYWORD] = asked
     try:
+        processing.judge_loaded(base_output, processor, asked)
+        if asked is not None:
+            kwargs[image_budget.KEYWORD] = asked
         return await original(processor, base_output, mm_tokens, **kwargs)
     finally:
         processing.release(base_output)
