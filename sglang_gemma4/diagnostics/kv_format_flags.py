@@ -32,7 +32,7 @@ def check(_result: None, server_args: Any) -> None:
     fields = {name: getattr(resolved, name, None) for name in kv_format_limits.FIELDS}
     with one_line():
         kv_format_limits.check(
-            fields | {"prefill_backend": prefill, "decode_backend": decode},
+            fields | {"prefill_backend": prefill, "decode_backend": decode, "speculative_algorithm": _algorithm(resolved)},
             gemma4=named_gemma4(config),
             cpu_engine=switches.is_on(switches.CPU_ENGINE),
             capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
@@ -41,3 +41,15 @@ def check(_result: None, server_args: Any) -> None:
         )
     if resolved.disaggregation_mode != "null" and resolved.disaggregation_decode_retraction_backup is None:
         declare_resolution(server_args, "sglang_gemma4.kv_formats", disaggregation_decode_retraction_backup="cpu_tensor")
+
+
+def _algorithm(resolved: Any) -> str | None:
+    """The algorithm that SGLang will make of what was typed, which it does in a later step."""
+    from sglang.srt.arg_groups.speculative_hook import _resolve_speculative_algorithm_alias
+
+    if resolved.speculative_algorithm is None:
+        return None
+    found: str | None = _resolve_speculative_algorithm_alias(
+        resolved.speculative_algorithm.upper(), resolved.speculative_draft_model_path, resolved.trust_remote_code
+    )
+    return found

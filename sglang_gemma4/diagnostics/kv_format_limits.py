@@ -28,7 +28,7 @@ FIELDS = (
 """The arguments that :func:`check` reads, besides ``prefill_backend`` and ``decode_backend``."""
 TRANSFERS = ("nixl", "mooncake")
 """Transfer backends between a prefill and a decode server that were tried with scales."""
-OWN_KEYS = ("EAGLE3", "DFLASH", "DSPARK", "STANDALONE")
+OWN_KEYS = ("EAGLE", "EAGLE3", "DFLASH", "DSPARK", "STANDALONE", "UNO")
 """Algorithms whose drafts have a KV cache of their own; SGLang's attention reads and writes that cache without scales."""
 CPU_BACKENDS = ("intel_amx", "torch_native")
 

@@ -6,18 +6,20 @@ SGLang notices most mismatches at the first prompt, or not at all. Neither torch
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ALGORITHMS = ("EAGLE3", "DFLASH")
+ALGORITHMS = ("EAGLE", "EAGLE3", "DFLASH")
 
 
 def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mapping[str, Any]) -> Iterator[str]:
     """What does not fit between a draft's config, the algorithm it is used with and its target's config, one line each."""
     names = [str(name) for name in found.get("architectures") or []]
     text: Mapping[str, Any] = target.get("text_config") or target
-    kinds = [kind for kind, word in zip(ALGORITHMS, ("eagle", "dflash"), strict=True) if any(word in name.lower() for name in names)]
-    if kinds and algorithm not in kinds:
+    kinds = [kind for kind in reversed(ALGORITHMS) if any(kind.lower() in name.lower() for name in names)]
+    if kinds and algorithm != kinds[0]:
         yield f"{draft} is {', '.join(names)}: --speculative-algorithm {algorithm} cannot draft with it; name {kinds[0]} instead"
-        return
-    yield from _dflash(draft, found, text) if algorithm == "DFLASH" else _eagle3(draft, found, text)
+    elif algorithm == "DFLASH":
+        yield from _dflash(draft, found, text)
+    elif algorithm == "EAGLE3":
+        yield from _eagle3(draft, found, text)
 
 
 def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def test_an_adapter_passes(tmp_path: Path) -> None:
 
 def test_drafts_of_other_algorithms_pass(tmp_path: Path) -> None:
     """SGLang serves Gemma 4 with EAGLE3 and DFLASH drafts; a token map is EAGLE's."""
-    for algorithm, name in (("EAGLE", "LlamaForCausalLMEagle3"), ("EAGLE3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")):
+    for algorithm, name in (("EAGLE", "LlamaForCausalLMEagle"), ("EAGLE3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")):
         (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
         given = {"speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path), "speculative_token_map": "/a/map.pt"}
         preflight.check({"model_path": MODEL, **given})
@@ -65,9 +65,9 @@ def test_on_the_cpu_engine_triton_s_attention_verifies_every_draft(tmp_path: Pat
     preflight.check({"model_path": MODEL, **given}, cpu_engine=True)
 
 
-@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3"])
-def test_its_own_attention_drafts_chains_alone(algorithm: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLMEagle3"], **DRAFT}))
+@pytest.mark.parametrize(("algorithm", "name"), [("EAGLE", "LlamaForCausalLMEagle"), ("EAGLE3", "LlamaForCausalLMEagle3")])
+def test_its_own_attention_drafts_chains_alone(algorithm: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
     given = {"model_path": MODEL, "speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
     preflight.check({**given, "speculative_eagle_topk": 1}, cpu_engine=True)
     preflight.check({**given, "speculative_eagle_topk": 2})

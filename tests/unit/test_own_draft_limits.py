@@ -15,6 +15,7 @@ DFLASH: dict[str, Any] = {
     "dflash_config": {"target_layer_ids": [1, 6, 11, 17, 22, 29], "mask_token_id": 4},
 }
 EAGLE3: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 2816}
+EAGLE: dict[str, Any] = {**EAGLE3, "architectures": ["LlamaForCausalLMEagle"]}
 
 
 def said(found: dict[str, Any], algorithm: str) -> list[str]:
@@ -26,7 +27,7 @@ def dflash(**own: Any) -> dict[str, Any]:
 
 
 def test_drafts_that_fit_pass() -> None:
-    assert said(DFLASH, "DFLASH") == said(EAGLE3, "EAGLE3") == []
+    assert said(DFLASH, "DFLASH") == said(EAGLE3, "EAGLE3") == said(EAGLE, "EAGLE") == []
     assert said({**EAGLE3, "hidden_size": 2048, "target_hidden_size": 2816}, "EAGLE3") == []
     assert said({"architectures": ["MuseGlimmerAssistantModel"]}, "DFLASH") == []
 
@@ -39,7 +40,10 @@ def test_drafts_that_fit_pass() -> None:
             "EAGLE3",
             "DRAFT is DFlashDraftModel: --speculative-algorithm EAGLE3 cannot draft with it; name DFLASH instead",
         ),
-        (EAGLE3, "DFLASH", "DRAFT is LlamaForCausalLMEagle3: --speculative-algorithm DFLASH cannot draft with it; name"),
+        (EAGLE3, "DFLASH", "DRAFT is LlamaForCausalLMEagle3: --speculative-algorithm DFLASH cannot draft with it; name EAGLE3"),
+        (EAGLE3, "EAGLE", "DRAFT is LlamaForCausalLMEagle3: --speculative-algorithm EAGLE cannot draft with it; name EAGLE3"),
+        (DFLASH, "EAGLE", "DRAFT is DFlashDraftModel: --speculative-algorithm EAGLE cannot draft with it; name DFLASH"),
+        (EAGLE, "EAGLE3", "DRAFT is LlamaForCausalLMEagle: --speculative-algorithm EAGLE3 cannot draft with it; name EAGLE instead"),
         ({**DFLASH, "hidden_size": 5376}, "DFLASH", "DRAFT reads hidden states of 5376 numbers, the model's have 2816; give a draft"),
         (
             {**EAGLE3, "target_hidden_size": 5376},
@@ -66,7 +70,7 @@ def test_six_layers_are_too_few_for_the_default_three() -> None:
     assert answer.startswith("DRAFT names no eagle_aux_hidden_state_layer_ids, and SGLang's three are not different ones of 6 layers")
 
 
-@pytest.mark.parametrize("algorithm", ["EAGLE3", "DFLASH"])
+@pytest.mark.parametrize("algorithm", ["EAGLE", "EAGLE3", "DFLASH"])
 def test_keys_with_scales_are_refused(algorithm: str) -> None:
     given: dict[str, Any] = dict.fromkeys(kv_format_limits.FIELDS)
     given |= {
