@@ -1,11 +1,12 @@
 """Which EAGLE-3 and DFlash drafts are refused before weights are loaded."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.checkpoint import PreflightError
-from sglang_gemma4.diagnostics import kv_format_limits, own_draft_limits
+from sglang_gemma4.diagnostics import kv_format_flags, kv_format_limits, own_draft_limits
 from sglang_gemma4.tiny import real_sizes
 
 TARGET = real_sizes.target("26b-a4b")
@@ -86,3 +87,17 @@ def test_keys_with_scales_are_refused(algorithm: str) -> None:
     check(speculative_algorithm="FROZEN_KV_MTP")
     with pytest.raises(PreflightError, match=f"--kv-cache-dtype int8_per_token_head: --speculative-algorithm {algorithm} has"):
         check(speculative_algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("typed", "resolved"), [("eagle3", "EAGLE3"), ("dflash", "DFLASH"), ("Eagle", "EAGLE"), ("nextn", "EAGLE"), (None, None)]
+)
+def test_the_algorithm_is_judged_as_sglang_will_read_it(typed: str | None, resolved: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The KV format is checked before SGLang puts the name in capitals and knows the draft."""
+    given = SimpleNamespace(speculative_algorithm=typed, speculative_draft_model_path="DRAFT", trust_remote_code=False)
+    draft = SimpleNamespace(architectures=["LlamaForCausalLMEagle"])
+    monkeypatch.setattr("sglang.srt.utils.hf_transformers_utils.get_config", lambda *_args, **_named: draft)
+    assert kv_format_flags._algorithm(given) == resolved
+    draft.architectures = ["Gemma4AssistantForCausalLM"]
+    if resolved == "EAGLE":
+        assert kv_format_flags._algorithm(given) == "FROZEN_KV_MTP"
