@@ -50,7 +50,7 @@ def tensors_of(folder: Path) -> dict[str, Stored] | None:
 
 
 def stored_at(path: str, revision: str | None = None, cache: str | None = None) -> dict[str, Stored] | None:
-    """:func:`tensors_of` a checkpoint directory, or a hub model that is completely in the cache; None for all others."""
+    """:func:`tensors_of` a checkpoint directory, or a hub model that is completely in the cache; None for others."""
     if Path(path).is_dir():
         return tensors_of(Path(path))
     folder = cached(path, revision, cache)
@@ -72,7 +72,7 @@ def cached(model: str, revision: str | None, cache: str | None = None) -> Path |
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that the index names, or all if there is no index. SGLang ignores files that its index does not name."""
+    """The files that the index names, or all if there is no index. SGLang ignores files that are not in the index."""
     index = folder / INDEX
     if not index.is_file():
         files = sorted(file for file in folder.glob("*.safetensors") if not file.name.startswith(ADAPTER))
