@@ -74,8 +74,9 @@ def card(said: str) -> Card:
 
 @dataclass(frozen=True)
 class Server:
-    """What an operator chooses: --max-running-requests (None: SGLang's), --chunked-prefill-size (None: by the card), --tp-size.
+    """What an operator chooses: --max-running-requests, --chunked-prefill-size, --tp-size and others.
 
+    None stands for SGLang's default, which for --chunked-prefill-size depends on the GPU.
     ``on_card``: False for --mm-feature-transport cpu. Otherwise the package keeps images on a GPU that is large enough
     (patch ``image_transport``).
     """
@@ -132,8 +133,8 @@ def features_on_card(where: Card, server: Server) -> bool:
 def budget(needed: Need, where: Card, server: Server, fraction: float, *, package: bool = True, reserved: bool = False) -> float:
     """Bytes for KV at this --mem-fraction-static; 0 or negative if the weights leave none.
 
-    ``fractions.budget`` adds what this package gives back. ``reserved``: the calculated reserve is in force, under which
-    the feature pool counts once.
+    ``fractions.budget`` adds what this package gives back. ``reserved``: the calculated reserve is in force, under
+    which the feature pool counts once.
     """
     left = fraction * at_first(where, server, package=package) - needed.weights - (needed.draft if server.mtp else 0)
     if package and where.hopper:
@@ -156,7 +157,7 @@ def _copied(needed: Need, part: float) -> float:
 
 
 def demand(needed: Need, *, mtp: bool, chunk: int = 8192, draft_tokens: int = 4, windows: int = 1) -> swa_sizing.Demand:
-    """What requests need on a server with pages of one token, the overlap scheduler, the radix cache, and ``own_window`` active."""
+    """What requests need on a server with pages of one token, overlap scheduler, radix cache and ``own_window``."""
     return swa_sizing.Demand(
         window=needed.window - 1,  # SGLang keeps one key fewer than sliding_window, which includes the token's own
         page=1,

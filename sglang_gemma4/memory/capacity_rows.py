@@ -25,7 +25,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one engine has at one --mem-fraction-static. ``pools`` is None where it does not start; ``problem`` then says why."""
+    """What one engine has at one --mem-fraction-static. If it does not start, ``pools`` is None; ``problem`` says why."""
 
     model: str
     quantization: str

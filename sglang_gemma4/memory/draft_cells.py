@@ -11,7 +11,8 @@ def price(sizes: Any, kvc: Any) -> None:
     """Count the draft's own pool, one slot for each full token, by the draft's config, as SGLang does for DFlash.
 
     Args:
-        sizes: a ``HybridSWAPoolConfigurator`` that has counted the draft's layers; those in a fused pool are no longer among them.
+        sizes: a ``HybridSWAPoolConfigurator`` that has counted the draft's layers; those in a fused pool are no longer
+        among them.
         kvc: the target's ``KVCacheConfigurator``.
     """
     aux = kvc.spec_aux_config

@@ -1,4 +1,7 @@
-"""What ``capacity``'s servers run, and the --mem-fraction-static that SGLang, the calculated reserve and this package choose for them."""
+"""What ``capacity``'s servers run, and their --mem-fraction-static.
+
+SGLang, the calculated reserve and this package each choose one.
+"""
 
 from types import SimpleNamespace
 
@@ -31,7 +34,10 @@ def steps(needed: Need, where: Card, server: Server) -> reserve.Steps:
 
 
 def budget(needed: Need, where: Card, server: Server, fraction: float, *, reserved: bool = False) -> float:
-    """Bytes for KV of this package's server at this --mem-fraction-static: ``capacity.budget`` and what ``feature_memory`` gives back."""
+    """Bytes for KV of this package's server at this --mem-fraction-static.
+
+    The sum of ``capacity.budget`` and what ``feature_memory`` gives back.
+    """
     left = capacity.budget(needed, where, server, fraction, reserved=reserved)
     if reserved or not (capacity.features_on_card(where, server) and feature_memory.is_on()):
         return left

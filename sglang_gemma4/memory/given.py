@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sglang_gemma4.patching import switches
 
 SHORTEST, LONGEST = 16, 2**20
-"""Range of tokens of a typical request. Below it any split of the pools is the same; no Gemma 4 has a longer context."""
+"""Range of tokens of a typical request: below, any split of the pools is the same; above, no Gemma 4 has the context."""
 
 AUTO = "auto"
 MOST_GIB = 96
@@ -30,7 +30,7 @@ def request_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def reserve_gib(environ: Mapping[str, str] = os.environ) -> float | str | None:
-    """GiB to keep beside weights and KV, :data:`AUTO` for what ``memory/reserve.py`` calculates, None for SGLang's rule.
+    """GiB to keep beside weights and KV; :data:`AUTO`: as ``memory/reserve.py`` calculates; None: by SGLang's rule.
 
     Raises:
         SwitchError: the value is neither :data:`AUTO` nor a number above 0 and up to :data:`MOST_GIB`.

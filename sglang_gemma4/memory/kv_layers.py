@@ -18,7 +18,8 @@ def layout_tag() -> str | None:
 def read_by_attention(model: Any, attention_class: type) -> set[int]:
     """Ids of the layers whose KV buffers some attention layer of ``model`` reads or writes.
 
-    A KV-shared layer carries the id of the layer that owns its KV (``gemma4_causal.py:432``), so its own id is in no attention layer.
+    A KV-shared layer carries the id of the layer that owns its KV (``gemma4_causal.py:432``), so its own id is in no
+    attention layer.
 
     Args:
         model: the loaded ``torch.nn.Module``.
@@ -29,7 +30,10 @@ def read_by_attention(model: Any, attention_class: type) -> set[int]:
 
 
 def only(layer_ids: Sequence[int] | None, needed: Iterable[int]) -> list[int] | None:
-    """``layer_ids`` that are in ``needed``, in their order; None stays None (a model without a split into full and sliding layers)."""
+    """``layer_ids`` that are in ``needed``, in their order.
+
+    None, for a model without a split into full and sliding layers, stays None.
+    """
     if layer_ids is None:
         return None
     wanted = set(needed)
@@ -70,6 +74,9 @@ def name_stored_pages(name: str | None, _model_name: str | None, _host_pool: Any
 
 
 def tell_peer(_result: None, kv_args: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``setup_state_kv_args``: both servers of a disaggregated pair must hold the same layers; SGLang compares this string."""
+    """After ``setup_state_kv_args``: append the layout tag to a string that SGLang compares.
+
+    Both servers of a disaggregated pair must hold the same layers.
+    """
     if tag := layout_tag():
         kv_args.kv_cache_dtype_str = f"{kv_args.kv_cache_dtype_str} {tag}"

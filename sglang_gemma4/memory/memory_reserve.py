@@ -52,8 +52,8 @@ def size_pools(original: Callable[[Any, float], Any], kvc: Any, pre_model_load_m
 def keep_no_pool_twice(kept: float, *, mm_feature_transport: str | None, **_kwargs: Any) -> float:
     """After ``mm_runtime_reservation_gb``: with our reserve, do not reserve again what the tokenizer process took.
 
-    That process allocates its pool while the weights load (entrypoints/engine.py:1339), and SGLang then subtracts as much
-    from the pools again. If the process is late, its pool takes a part of the reserve's safety.
+    That process allocates its pool while the weights load (entrypoints/engine.py:1339), and SGLang then subtracts as
+    much from the pools again. If the process is late, its pool takes a part of the reserve's safety.
     """
     from sglang.srt.environ import envs
 

@@ -1,4 +1,4 @@
-"""Bytes of GPU memory that a Gemma 4 model takes, from its config: weights, what is kept beside them, KV of one token."""
+"""Bytes of GPU memory that a Gemma 4 model takes, from its config: weights, what is kept beside them, KV per token."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,12 @@ LARGE, ROUNDED_TO = 10 * reserve.MIB, 2 * reserve.MIB
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token in its full and sliding layers.
+    """Bytes that a model takes: ``weights`` with buffers, ``towers``, ``draft``, and KV of one token by layer type.
 
     ``all_*`` counts every decoder layer, as stock does; ``own_*`` those that own their KV. ``full_layer`` is the KV of
     one full layer. ``text`` and ``vision`` are configs (``models.plain_config``). ``written_out``: scratch in which a
-    layer's 4-bit weights are dequantised on Hopper. ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16, if
-    the patch ``dense_copies`` has room for them.
+    layer's 4-bit weights are dequantised on Hopper. ``dense_copies``: all of a MoE's 4-bit dense weights in bfloat16,
+    if the patch ``dense_copies`` has room for them.
     """
 
     weights: float
@@ -47,8 +47,8 @@ class Need:
 def need(name: str, kv_bytes: float = 2, tp: int = 1, scale_bytes: float = 0, form: Format | None = None) -> Need:
     """What one of ``tp`` ranks needs for a real size, from its config.
 
-    ``kv_bytes``: bytes per element of the KV cache. ``scale_bytes``: bytes of scales per token and head. ``form``: format
-    of the language model's linear layers; routers, embeddings, norms, towers and the draft stay in bfloat16.
+    ``kv_bytes``: bytes per element of the KV cache. ``scale_bytes``: bytes of scales per token and head. ``form``:
+    format of the language model's linear layers; routers, embeddings, norms, towers and the draft stay in bfloat16.
 
     Raises:
         ValueError: the size is unknown, the format does not divide it, or ``tp`` does not divide its query heads.

@@ -6,8 +6,8 @@ own tokens. This package gives up the prompt's window when it is not needed:
 - Once a request's window has passed its prompt, the request locks only the prompt's full slots
   (``window_pressure.unlock_passed``, always).
 - While sliding tokens are short, the request takes the nodes of the prompt's window out of the tree and frees what its
-  own window passes (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). Until it ends, other
-  requests cannot hit these nodes, unless HiCache has a copy on the host.
+  own window passes (``window_pressure.make_room``, ``make_decode_fit``; ``window_nodes.give_back``). Until it ends,
+  other requests cannot hit these nodes, unless HiCache has a copy on the host.
 
 This module says whether that happens on a server, and counts it.
 """
@@ -39,8 +39,8 @@ COUNTS = Counts()
 def one_window_reason_against() -> str | None:
     """Why a running request of this server may hold two sliding windows, or None if one can be assumed.
 
-    Answered from the patch's state and SGLang's resolved arguments alone, so pools may be sized by it before there is a scheduler.
-    Without a radix cache a request never holds more than one window, whatever the state of the patch.
+    Answered from the patch's state and SGLang's resolved arguments alone, so pools may be sized by it before there is
+    a scheduler. Without a radix cache a request never holds more than one window, whatever the state of the patch.
     """
     from sglang.srt.runtime_context import get_memory
 
@@ -53,7 +53,7 @@ def one_window_reason_against() -> str | None:
 
 
 def server_problem() -> str | None:
-    """Why nodes of this server's radix tree cannot go back to running requests, by SGLang's resolved arguments; or None."""
+    """Why nodes of this server's tree cannot go back to running requests, by SGLang's resolved arguments; or None."""
     from sglang.srt.runtime_context import get_disagg, get_memory, get_parallel, get_serving
 
     memory, parallel = get_memory(), get_parallel()

@@ -11,7 +11,10 @@ NAME = "feature_memory"
 
 
 def give_back(found: int, kvc: Any, pre_model_load_memory: float) -> int:
-    """After ``_profile_available_bytes``, which says how many bytes KV may have; ``pre_model_load_memory`` is in GiB."""
+    """After ``_profile_available_bytes``, which returns KV's bytes: add what features give back.
+
+    ``pre_model_load_memory`` is in GiB.
+    """
     if kvc.is_draft_worker or not type(kvc.model).__name__.startswith("Gemma4"):
         return found
     from sglang_gemma4.memory import feature_memory
@@ -32,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def prefer_ratio(server_args: Any, hf_config: Any) -> dict[str, Any]:
-    """A provider for SGLang's model-override registry. Returns the fields it sets: ``swa_full_tokens_ratio`` or none."""
+    """A provider for SGLang's model-override registry; returns the fields to set: ``swa_full_tokens_ratio`` or none."""
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
     from sglang_gemma4.memory import swa_ratio

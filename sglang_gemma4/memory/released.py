@@ -1,7 +1,8 @@
 """Tensors that must survive when a server releases the memory of its weights and resumes later.
 
-``/release_memory_occupation`` discards all that loading a model allocated. A trainer loads the parameters again; of the tensors that no
-checkpoint has, SGLang saves only the target's buffers. The MTP assistant's buffers and plain tensors would be lost.
+``/release_memory_occupation`` discards all that loading a model allocated. A trainer loads the parameters again; of
+the tensors that no checkpoint has, SGLang saves only the target's buffers. The MTP assistant's buffers and plain
+tensors would be lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +32,10 @@ def are_weights(tags: Sequence[str] | None) -> bool:
 
 
 def release(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around ``release_memory_occupation`` of the scheduler's weight updater: the draft models' buffers are copied, and kept beside
-    SGLang's own copy of the target's."""
+    """Around ``release_memory_occupation`` of the scheduler's weight updater: copy the draft models' buffers.
+
+    The copies are kept beside SGLang's own copy of the target's.
+    """
     from sglang.srt.managers.scheduler_components.weight_updater import _export_static_state
 
     drafts = [runner.model for _, runner in manager._select_runners("draft")] if are_weights(request.tags) else []

@@ -9,8 +9,8 @@ A request of n prompt and m answer tokens is served if all of these hold:
 - Without chunked prefill the sliding pool holds n in whole pages at once (``pool_end.admit_whole``; SGLang requires
   more than one further page).
 - On the decode server of a prefill/decode pair, n in whole pages leaves ``--num-reserved-decode-tokens`` free, and m
-  fits into the sliding pool beside a window (``DecodePreallocQueue``). With pages of one token both pools hold the whole
-  prompt.
+  fits into the sliding pool beside a window (``DecodePreallocQueue``). With pages of one token both pools hold the
+  whole prompt.
 
 Stock checks the first condition with the prompt in whole pages and never says that a prompt cannot fit: such a request
 gets no answer or waits for ever (``mem_cache/allocator/base.py:88``). Unified memory counts bytes itself, but not those
@@ -107,7 +107,7 @@ def _decode_server(capacity: int, sliding: int, page: int, window: int) -> Pools
 def most_new_tokens_of_both(
     original: Callable[..., int | None], allocator: Any, input_tokens: int, max_new_tokens: int, **given: Any
 ) -> int | None:
-    """:func:`most_new_tokens` around unified memory's allocator, which counts bytes of full and sliding layers itself."""
+    """:func:`most_new_tokens` around unified memory's allocator, which counts both layer types' bytes itself."""
     if not _gemma4():
         return original(allocator, input_tokens, max_new_tokens, **given)
     reserve = _reserve()
@@ -146,7 +146,7 @@ def refusal(prompt: int, most: int, arguments: Any) -> str:
 
 
 def no_room(prompt: int, arguments: Any) -> str:
-    """The error where the pools hold the prompt, but not its first chunk of the size that the server's flags ask for."""
+    """The error where the pools hold the prompt, but not a first chunk of the size that the server's flags ask for."""
     held = "the sliding KV pool of this server has no room for its first chunk, though nothing else runs"
     return f"The prompt has {prompt} tokens, and {held}. {remedies(arguments)}"
 
@@ -206,7 +206,7 @@ def judge(_result: None, manager: Any, obj: Any, input_ids: list[int] | None) ->
 
 
 def size_answer(original: Callable[[Any, Any], None], scheduler: Any, req: Any) -> None:
-    """Around ``Scheduler.init_req_max_new_tokens``: truncate a prompt that has become too long, if allowed, or refuse it.
+    """Around ``Scheduler.init_req_max_new_tokens``: truncate a prompt that became too long, if allowed, or refuse it.
 
     Session turns and prompts whose media are expanded here grow after the front end's check.
     """
@@ -228,8 +228,8 @@ def size_answer(original: Callable[[Any, Any], None], scheduler: Any, req: Any) 
 def turn_away(original: Callable[..., None], scheduler: Any, req: Any, is_retracted: bool = False) -> None:
     """Around ``Scheduler._add_request_to_queue``: answer a refused request at once, without waiting for other prefills.
 
-    Stock does so on the servers of a prefill/decode pair. Elsewhere it queues a prompt of one token in the refused one's
-    place.
+    Stock does so on the servers of a prefill/decode pair. Elsewhere it queues a prompt of one token in the refused
+    one's place.
     """
     from sglang.srt.disaggregation.utils import DisaggregationMode, is_unadmitted_reject
 

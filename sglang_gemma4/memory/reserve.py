@@ -1,9 +1,9 @@
 """GPU memory that a server needs beside its weights and KV, calculated from the model's shape instead of SGLang's rule.
 
-SGLang keeps 1.5 MB for each token of a chunk, at least 10 GB on large GPUs, and 9 % of the GPU more for the vision tower.
-On an 80 GB GPU that is 18.9 GiB (11.8 with ``--mem-fraction-static 0.85``). Engines took less after their pools had been
-allocated. The table shows 26B-A4B with MTP and chunks of 8,192 on an H200: the GPU's peak, minus what it holds before
-the start, weights, KV and other processes.
+SGLang keeps 1.5 MB for each token of a chunk, at least 10 GB on large GPUs, and 9 % of the GPU more for the vision
+tower. On an 80 GB GPU that is 18.9 GiB (11.8 with ``--mem-fraction-static 0.85``). Engines took less after their pools
+had been allocated. The table shows 26B-A4B with MTP and chunks of 8,192 on an H200: the GPU's peak, minus what it
+holds before the start, weights, KV and other processes.
 
 | run | graphs | GiB |
 | --- | --- | ---: |
@@ -13,10 +13,10 @@ the start, weights, KV and other processes.
 | the same with mixed batches | and those of mixed batches | 5.1 |
 | 2026-11-21-e2b-prefill, plain | all decode sizes | 3.9 |
 
-Each part is the least that its tensors take, times :data:`FRAGMENTATION` for tensors alive at the same time and for the
-allocator's gaps. Steps of different types follow one another, so only the largest working memory counts. Without
-:data:`SAFETY` and prompts' logprobs, which these runs did not ask for, the sum is between 1.2 GiB below and 0.7 GiB above
-these peaks. Hence a safety of 2 GiB.
+Each part is the least that its tensors take, times :data:`FRAGMENTATION` for tensors alive at the same time and for
+the allocator's gaps. Steps of different types follow one another, so only the largest working memory counts. Without
+:data:`SAFETY` and prompts' logprobs, which these runs did not ask for, the sum is between 1.2 GiB below and 0.7 GiB
+above these peaks. Hence a safety of 2 GiB.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ def joined_graphs(sizes: Sequence[int], moe: bool, ranks: int) -> tuple[bool, in
 
 
 def chunk_bytes_a_token(text: Any, ranks: int = 1) -> int:
-    """Bytes of bfloat16 activations of one token where a layer is widest: its attention or its FFN, whichever takes more."""
+    """Bytes of one token's bfloat16 activations where a layer is widest: in its attention or in its FFN."""
     hidden = text.hidden_size
     # The output of the QKV GEMM (keys and values together are at most as wide as queries), its normed and rotated
     # copies, and the attention's output.
@@ -194,7 +194,10 @@ def fraction(kept: float, card: float) -> float:
 
 
 def sglang_fraction(card: float, chunk: int, most_decode: int, prefill_graphs: int, vision: Any, ranks: int = 1) -> float:
-    """SGLang's ``--mem-fraction-static`` where none is given (arg_groups/memory_hook.py:281, 417), for one node without DP attention."""
+    """SGLang's ``--mem-fraction-static`` if none is given, for one node without DP attention.
+
+    See arg_groups/memory_hook.py:281, 417.
+    """
     megabytes = card / MIB
     kept = 512 + 1.5 * max(chunk, 2048) + ranks / 8 * 1024 + 2 * most_decode + 8 * prefill_graphs
     if megabytes > 60 * 1024:

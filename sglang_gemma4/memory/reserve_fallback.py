@@ -84,7 +84,7 @@ def _tokens(kvc: Any, found: Any) -> int:
 
 
 def _least_tokens(kvc: Any) -> int:
-    """Tokens that the full pool must hold: one request of the length that the operator names, or one of :data:`REFERENCE`."""
+    """Tokens that the full pool must hold: a request of the length that the operator names, or of :data:`REFERENCE`."""
     args, context = kvc.server_args, int(kvc.model_config.context_len)
     wanted = args.context_length or min(given.request_tokens() or REFERENCE, context)
     return min(wanted, args.max_total_tokens or wanted)

@@ -1,4 +1,4 @@
-"""``reserve`` for SGLang's resolved arguments: --mem-fraction-static at the start, and what is left unused once graphs are captured."""
+"""``reserve`` for SGLang's resolved arguments: --mem-fraction-static, and what is left unused after graph capture."""
 
 from typing import Any
 

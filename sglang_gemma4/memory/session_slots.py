@@ -34,8 +34,8 @@ def create(original: Callable[..., Any], session: Any, turn: Any, *args: Any, **
     """Around ``Session.create_req``: the request of a turn.
 
     A session that is not streaming would otherwise continue from accepted tokens past a stop. A turn that a streaming
-    session refuses is detached from the session, and its media are ignored. Otherwise its end would be taken for the end
-    of the running turn.
+    session refuses is detached from the session, and its media are ignored. Otherwise its end would be taken for the
+    end of the running turn.
     """
     for node in session.req_nodes.values():
         if node.req.finished() and node.req.finished_len is not None:
@@ -55,7 +55,7 @@ def leave(found: tuple[list[Any], float, list[Any]]) -> tuple[list[Any], float, 
 
 
 def make_room(scheduler: Any, batch: Any) -> bool:
-    """Give sessions up until the next decode step of ``batch`` has memory. Returns whether that was needed and helped."""
+    """Give sessions up until the next decode step of ``batch`` has memory; returns whether that was needed and worked."""
     if batch.check_decode_mem():
         return False
     while give_up(scheduler):
@@ -65,10 +65,11 @@ def make_room(scheduler: Any, batch: Any) -> bool:
 
 
 def give_up(scheduler: Any) -> bool:
-    """Free the KV of one session that no turn runs on; False where there is none. Its next turn is prefilled from the beginning.
+    """Free the KV of one session that no turn runs on; False if there is none.
 
-    Idle sessions come first, the longest idle before the others. Then come those whose turn waits, the last in the queue
-    first.
+    The session's next turn is prefilled from the beginning.
+    Idle sessions come first, the longest idle before the others. Then come those whose turn waits, the last in the
+    queue first.
     """
     slots = getattr(scheduler.tree_cache, "session", None)
     held = {name for name, slot in slots.slots.items() if slot.kv.holds_kv} if slots is not None else set()
@@ -84,7 +85,7 @@ def give_up(scheduler: Any) -> bool:
 
 
 def _drop(slots: Any, name: str, turn: Any) -> None:
-    """Release the slot of session ``name``. ``turn``: its waiting turn, which may have borrowed the slot's KV record."""
+    """Release the slot of session ``name``. ``turn``: its waiting turn, which may hold the slot's KV record."""
     if turn is not None and turn.kv is slots.slots[name].kv:
         turn.kv = type(turn.kv)()
     slots.release_session(name)

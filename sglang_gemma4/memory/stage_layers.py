@@ -1,9 +1,9 @@
 """Makes a pipeline stage hold the KV of its own layers only.
 
-SGLang asks the model class for ``start_layer`` and ``end_layer``. Gemma 4's classes have them on the inner text model, so
-every stage gets buffers for the KV of all layers. All stages must have a full and a sliding pool of the same number of
-tokens, since each schedules by its own pools. A stage without a layer of one type therefore gets buffers for one such
-layer, which nothing reads.
+SGLang asks the model class for ``start_layer`` and ``end_layer``. Gemma 4's classes have them on the inner text model,
+so every stage gets buffers for the KV of all layers. All stages must have a full and a sliding pool of the same number
+of tokens, since each schedules by its own pools. A stage without a layer of one type therefore gets buffers for one
+such layer, which nothing reads.
 """
 
 from collections.abc import Callable

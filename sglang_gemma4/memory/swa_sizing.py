@@ -8,33 +8,35 @@ A running request of length L holds L tokens of the full pool and at most ``per_
   tree then keeps the prompt's last window locked in addition to the request's own. Both are complete once a window of
   tokens has been decoded.
 - window: what SGLang keeps, in whole pages: one token fewer than the config's ``sliding_window`` (1,023 on 26B-A4B).
-- eviction interval: SGLang frees keys behind the window in batches (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at the end of a step, up to
-  a step's draft tokens late.
+- eviction interval: SGLang frees keys behind the window in batches (``SGLANG_SWA_EVICTION_INTERVAL``, 128), at the end
+  of a step, up to a step's draft tokens late.
 - allocation: slots that a decode step allocates in advance (allocation_sizing.py), in whole pages.
 
-An idle session of length L, one whose requests have ended and whose prefix is in the radix cache, holds L full tokens and one window. It
-is a hit only while it has both, so both pools should evict it at the same time. Idle bytes are therefore split as window
-· (bytes of a sliding token) to L · (bytes of a full token). Idle tokens count as free, so running requests may take all
-of them.
+An idle session of length L, one whose requests have ended and whose prefix is in the radix cache, holds L full tokens
+and one window. It is a hit only while it has both, so both pools should evict it at the same time. Idle bytes are
+therefore split as window · (bytes of a sliding token) to L · (bytes of a full token). Idle tokens count as free, so
+running requests may take all of them.
 
 R running requests and S idle sessions then need
 
     sliding(R, S) = R · per_request + S · window + prefill chunks in flight · chunk + page
 
-R is ``max_running_requests`` if the operator (or speculation) set it, but at most as many as fit with :data:`REFERENCE` tokens each; S is
-what fits beside them. If the chunks would take more than half of a small pool, they get half (``Sizes.chunks_cut``): a prompt of a whole
-chunk may then wait until a running request ends.
+R is ``max_running_requests`` if the operator (or speculation) set it, but at most as many as fit with
+:data:`REFERENCE` tokens each; S is what fits beside them. If the chunks would take more than half of a small pool,
+they get half (``Sizes.chunks_cut``): a prompt of a whole chunk may then wait until a running request ends.
 
-**Never worse than SGLang's ratio.** Requests shorter than the window take all their tokens of both pools, so the sizes above alone would
-run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller than by SGLang's ratio with the same bytes.
-The sliding pool is not smaller than the lesser of two sizes: SGLang's, and what ``max_running_requests`` requests and the
-chunks in flight take at most. So for every length min(limit, requests that fit) is at least SGLang's. The gain comes from
-bytes that SGLang keeps for KV that is never read (a draft's, shared layers'), from a limit on running requests, and from
-holding one window instead of two. Without a limit, on a model where SGLang wastes no bytes, the split is SGLang's.
+**Never worse than SGLang's ratio.** Requests shorter than the window take all their tokens of both pools, so the sizes
+above alone would run fewer of them than SGLang's 0.8. Therefore the full pool is never smaller than by SGLang's ratio
+with the same bytes. The sliding pool is not smaller than the lesser of two sizes: SGLang's, and what
+``max_running_requests`` requests and the chunks in flight take at most: more cannot run. So for every length
+min(limit, requests that fit) is at least SGLang's. The gain comes from bytes that SGLang keeps for KV that is never
+read (a draft's, shared layers'), from a limit on running requests, and from holding one window instead of two. Without
+a limit, on a model where SGLang wastes no bytes, the split is SGLang's.
 
-There are two exceptions. Under this rule a small pool may not hold one request of :data:`LONG` tokens. It then keeps the
-full tokens that the sizes above give it, up to that length: a refused prompt is worse than a few short requests that
-wait. And an operator who says how long requests are (``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that length.
+There are two exceptions. Under this rule a small pool may not hold one request of :data:`LONG` tokens. It then keeps
+the full tokens that the sizes above give it, up to that length: a refused prompt is worse than a few short requests
+that wait. And an operator who says how long requests are (``SGLANG_GEMMA4_REQUEST_TOKENS``) gets the sizes for that
+length.
 """
 
 from dataclasses import dataclass
@@ -83,7 +85,7 @@ class Demand:
         return min(_up(length, self.page), self.per_request)
 
     def sliding(self, running: int, idle: int = 0, most_chunks: int | None = None, length: int = REFERENCE) -> int:
-        """Sliding tokens for ``running`` requests and ``idle`` sessions of ``length`` tokens, and the prefill chunks in flight."""
+        """Sliding tokens for ``running`` requests and ``idle`` sessions of ``length`` tokens, and chunks in flight."""
         return running * self.held(length) + idle * min(_up(length, self.page), self.cached) + self.chunks(most_chunks)
 
 
@@ -109,8 +111,8 @@ class Stock:
 class Sizes:
     """Page-aligned tokens of both pools, the running requests and idle sessions they are for, and what decided them.
 
-    ``floored``: the sliding pool has the tokens of SGLang's ratio, or of the limit on running requests, for short requests' sake.
-    ``chunks_cut``: the share for prefill chunks was cut.
+    ``floored``: the sliding pool has the tokens of SGLang's ratio, or of the limit on running requests, for short
+    requests' sake. ``chunks_cut``: the share for prefill chunks was cut.
     """
 
     full: int
@@ -137,7 +139,8 @@ def solve(
         full_cell: bytes of a token in the full pool; ``sliding_cell``: in the sliding pool.
         limit: the most requests that may run, or None.
         stock: what the sizes must not fall below; None: no rule.
-        length: tokens of a typical request if the operator gave them, which also lifts that rule; None: :data:`REFERENCE`.
+        length: tokens of a typical request if the operator gave them, which also lifts that rule; None:
+        :data:`REFERENCE`.
 
     Raises:
         ValueError: the budget does not hold a window and a page in both pools.

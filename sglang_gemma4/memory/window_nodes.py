@@ -1,8 +1,8 @@
-"""The tree nodes that hold a prompt's last window: a running request takes them back, or stops locking their sliding part.
+"""The tree nodes of a prompt's last window: a running request takes them back, or stops locking their sliding part.
 
 Both change which request or node owns slots, never a slot or its content. Request rows, the map from full to sliding
-slots, CUDA graphs and a forward in flight are not affected. Both are called on the scheduler's thread between two steps,
-and neither waits for a device.
+slots, CUDA graphs and a forward in flight are not affected. Both are called on the scheduler's thread between two
+steps, and neither waits for a device.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ SWA = ComponentType.SWA
 def locks_window(req: Any) -> bool:
     """Whether this running request (SGLang's ``Req``) locks a prompt's window besides the window of its own tokens.
 
-    False until its last prefill chunk is in the tree. SGLang inserts the chunk, and sets ``prefix_len`` to its end, when
-    it processes the chunk's result (mem_cache/common.py:271). With the overlap scheduler that is one step after the
-    request was merged into the running batch.
+    False until its last prefill chunk is in the tree. SGLang inserts the chunk, and sets ``prefix_len`` to its end,
+    when it processes the chunk's result (mem_cache/common.py:271). With the overlap scheduler that is one step after
+    the request was merged into the running batch.
     """
     lock, kv = req.lock, req.kv
     return (
@@ -44,8 +44,7 @@ def unlock_window(cache: Any, req: Any) -> None:
 
 
 def give_back(cache: Any, req: Any) -> int:
-    """Take the nodes from the one in which the window of ``req`` begins to its prompt's end out of the tree, for ``req``.
-
+    """Take the nodes of the window of ``req`` out of the tree, up to its prompt's end, and give their slots to ``req``.
     Afterwards ``req`` is as if these tokens had not been inserted yet. They are inserted when it ends, with its answer.
     Sliding slots that its window has passed are freed at once, and from then on as it decodes. Until it ends no other
     request hits these nodes, unless the host has a copy (HiCache). Such a node stays in the tree without device slots,

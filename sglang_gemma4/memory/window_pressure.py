@@ -1,4 +1,4 @@
-"""When running requests give up their prompts' windows: hooks of the scheduler and of its batches, and their arithmetic.
+"""When running requests give up their prompts' windows: hooks of the scheduler and its batches, and their arithmetic.
 
 All inputs are on the host: nothing waits for a device, and every rank of a tensor-parallel group decides the same.
 """
@@ -32,7 +32,7 @@ MOMENTS = 64
 
 
 def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices: list[int] | None = None) -> bool:
-    """Around ``ScheduleBatch.check_decode_mem``: before requests are retracted, the running ones free what they do not read.
+    """Around ``ScheduleBatch.check_decode_mem``: before any retraction, running requests free what they do not read.
 
     They first free what lies behind their own windows and waits for the next eviction interval, then what
     :func:`take_back` frees, and only as much as the next step needs.
@@ -72,14 +72,14 @@ def missing_for_step(allocator: Any, needed: int) -> int | None:
 
 
 def full_worth(allocator: Any) -> float | None:
-    """Sliding tokens whose memory equals that of one full token; None if full and sliding layers have separate pools."""
+    """Sliding tokens whose memory equals that of one full token; None if the two layer types have separate pools."""
     if not isinstance(allocator, UnifiedSWATokenToKVPoolAllocator):
         return None
     return float(allocator.full_attn_allocator.entry_bytes / allocator.swa_attn_allocator.entry_bytes)
 
 
 def _slide(batch: Any, window: Window, missing: int) -> None:
-    """Free what lies behind the windows of running requests, the largest pieces first, until ``missing`` tokens are free.
+    """Free what lies behind the windows of running requests, largest pieces first, until ``missing`` tokens are free.
 
     Each free launches some small kernels, so pieces of less than a quarter of the eviction interval are left alone.
     """
@@ -95,13 +95,13 @@ def _slide(batch: Any, window: Window, missing: int) -> None:
 
 
 def make_room(scheduler: Any, prefill_delayer_single_pass: Any, running_batch: Any) -> None:
-    """Before ``Scheduler._get_new_batch_prefill_raw``: free sliding tokens while prompts wait and these tokens are short.
+    """Before ``Scheduler._get_new_batch_prefill_raw``: free sliding tokens if prompts wait and these tokens are short.
 
     Running requests reclaim their own prompt's cached window. Sliding tokens are short if fewer are available and
-    evictable than the running requests will still take (:func:`growth` with SGLang's estimate of the tokens to come) plus
-    a prefill chunk. If full tokens take the same memory, theirs count, too. The request that saves most comes first,
-    until tokens are no longer short. This happens before the prefill's policy matches prefixes, because the policy keeps
-    ids of nodes.
+    evictable than the running requests will still take (:func:`growth` with SGLang's estimate of the tokens to come)
+    plus a prefill chunk. If full tokens take the same memory, theirs count, too. The request that saves most comes
+    first, until tokens are no longer short. This happens before the prefill's policy matches prefixes, because the
+    policy keeps ids of nodes.
     """
     cache, window = scheduler.tree_cache, window_of(scheduler.tree_cache, scheduler.model_config)
     if window is None or running_batch.is_empty() or not (scheduler.waiting_queue or scheduler.chunked_req):
@@ -186,7 +186,10 @@ def _behind(req: Any, window: Window) -> int:
 
 
 def _passed(req: Any, window: Window) -> int:
-    """Tokens of its prompt's locked window that a request's own window has passed, in whole pages: what it frees if it takes back."""
+    """Tokens of its prompt's locked window that a request's own window has passed, in whole pages.
+
+    These are freed if the request takes its prompt's window back.
+    """
     prompt = req.kv.cache_protected_len
     begin = (req.seqlen - 1 - window.kept) // window.page * window.page
     return int(min(begin, prompt) - max(prompt - window.kept, 0))
@@ -213,8 +216,8 @@ def _saves(req: Any, window: Window, ratio: float) -> int:
 def growth(locked: npt.ArrayLike, held: npt.ArrayLike, expected: npt.ArrayLike, most: int) -> int:
     """Sliding tokens that the running requests will take together at the worst moment, beyond what they take now.
 
-    A request takes ``locked + min(held + t, most)`` after t more tokens and nothing after its end; the worst moment is just before one
-    ends.
+    A request takes ``locked + min(held + t, most)`` after t more tokens and nothing after its end; the worst moment is
+    just before one ends.
 
     Args:
         locked: ``[requests]``, tokens of prompt windows that stay locked in the radix tree until the request ends.
