@@ -1,4 +1,4 @@
-"""SGLang's attention backends, and what they keep."""
+"""Hooks for SGLang's attention backends: our kernels, and the sizes of their tables."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ TARGETS = ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4Unified
 def create_triton_backend(runner: Any) -> Any:
     """The backend for ``--attention-backend triton``: ours for a Gemma 4 target, SGLang's for every other model.
 
-    An assistant keeps SGLang's: its query stands one past the last key it reads, so distance ``window - 1`` is
-    ``window - 1`` keys, and SGLang may already have freed the one before.
+    An assistant keeps SGLang's backend: its query is one position past the last key it reads. Distance ``window - 1``
+    therefore covers ``window - 1`` keys, and SGLang may already have freed the key before them.
     """
     architectures = runner.model_config.hf_config.architectures or ()
     if runner.is_draft_worker or not any(name in TARGETS for name in architectures):
@@ -26,7 +26,7 @@ def create_triton_backend(runner: Any) -> Any:
 
 
 def prepare_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``: what a target, or its assistant, of Gemma 4 attends with, step by step."""
+    """After ``TritonAttnBackend.__init__``: install our attention kernels for a Gemma 4 target or assistant."""
     if is_on("kv_formats"):
         read_levels(backend, runner)  # first: it gives the backend its class
     if is_on("verify_attention"):
@@ -40,11 +40,11 @@ def prepare_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwa
     if is_on("step_metadata"):
         triton_metadata.take(backend, runner)
     if is_on("flash_prefill"):
-        prefill_by_flash(backend, runner)  # last: it goes into prefill_attention's kernel, and asks what class kv_formats gave
+        prefill_by_flash(backend, runner)  # last: it extends prefill_attention's kernel and checks kv_formats' class
 
 
 def take_verify(backend: Any, runner: Any) -> None:
-    """For a Gemma 4 target that verifies drafts. Deterministic inference verifies as it prefills."""
+    """Our verify attention, for a Gemma 4 target with a draft. Deterministic inference verifies as it prefills."""
     if runner.is_draft_worker or not backend.topk or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.attention.verify import VerifyAttention
@@ -54,10 +54,10 @@ def take_verify(backend: Any, runner: Any) -> None:
 
 
 def take_decode(backend: Any, runner: Any) -> None:
-    """For a Gemma 4 target or its assistant.
+    """Our decode attention, for a Gemma 4 target or its assistant.
 
-    Keys are split as ``--triton-attention-split-tile-size`` says, which SGLang reads in other modes than its help names; with
-    ``--enable-deterministic-inference`` alone by SGLang's own size, 256.
+    Keys are split by ``--triton-attention-split-tile-size``, which SGLang reads in more modes than its help names. With
+    ``--enable-deterministic-inference`` alone they are split by SGLang's own size, 256.
     """
     if not named_gemma4(runner.model_config.hf_config):
         return
@@ -72,7 +72,7 @@ def take_decode(backend: Any, runner: Any) -> None:
 
 
 def balance(backend: Any, runner: Any) -> None:
-    """For a Gemma 4 target or its assistant."""
+    """Enable balanced parts of few-query attention, for a Gemma 4 target or its assistant."""
     if backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     from sglang_gemma4.kernels.attention.few_query_attention import want_balanced
@@ -81,7 +81,7 @@ def balance(backend: Any, runner: Any) -> None:
 
 
 def take_prefill(backend: Any, runner: Any) -> None:
-    """For a Gemma 4 target. Deterministic inference never calls what this replaces."""
+    """Our prefill attention, for a Gemma 4 target. Deterministic inference never calls what this replaces."""
     if runner.is_draft_worker or backend.enable_deterministic or not named_gemma4(runner.model_config.hf_config):
         return
     import torch
@@ -98,7 +98,7 @@ def take_prefill(backend: Any, runner: Any) -> None:
 
 
 def prefill_by_flash(backend: Any, runner: Any) -> None:
-    """For a Gemma 4 target: FlashAttention-4 takes the long prefills, beside ``prefill_attention``'s kernel."""
+    """For a Gemma 4 target: FlashAttention-4 takes the long prefills, ``prefill_attention``'s kernel the others."""
     from sglang_gemma4.attention import flash_choice, flash_prefill
     from sglang_gemma4.attention.prefill import PrefillAttention
     from sglang_gemma4.attention.quantised import ReadsLevels
@@ -125,12 +125,12 @@ def prefill_by_flash(backend: Any, runner: Any) -> None:
 
 
 def make_room_for_draft_tokens(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TRTLLMHAAttnBackend.__init__``: rows as long as a request's in ``req_to_token``, which has that room."""
+    """After ``TRTLLMHAAttnBackend.__init__``: make page-table rows as long as ``req_to_token``'s, for draft tokens."""
     backend.max_num_pages = max(backend.max_num_pages, -(-backend.req_to_token.shape[1] // backend.page_size))
 
 
 def create_flash_attention(runner: Any) -> Any:
-    """The backend for ``--attention-backend fa4``; the tables of its CUDA graphs are allocated later, as wide as these say."""
+    """The backend for ``--attention-backend fa4``. Its CUDA graphs' tables are allocated later, as wide as set here."""
     from sglang.srt.layers.attention.attention_registry import create_flashattention_v4_backend
 
     backend = create_flashattention_v4_backend(runner)
@@ -141,24 +141,24 @@ def create_flash_attention(runner: Any) -> Any:
 
 
 PLAIN = ("fp8_e4m3", "fp8_e5m2")
-"""SGLang's formats of a quantised cache."""
+"""SGLang's own formats of a quantised cache."""
 
 
 def unmasked(config: Any) -> bool:
-    """Whether images attend both ways in this model, and SGLang's masks, which only its own kernels take, would say so."""
+    """Whether images attend in both directions and only SGLang's masks say so, which only its own kernels take."""
     from sglang_gemma4.attention import image_spans
 
     return image_spans.bidirectional(config) and not switches.part_is_on("image_masks", "SGLANG_GEMMA4_MEDIA_FIXES")
 
 
 def shares_kv(config: Any) -> bool:
-    """Whether layers of this model read another layer's KV; stock's prefill does not compile there over an fp8 cache."""
+    """Whether layers of this model read another layer's KV. Stock's prefill then does not compile over an fp8 cache."""
     text = getattr(config, "text_config", config)
     return bool(getattr(text, "num_kv_shared_layers", 0))
 
 
 def read_levels(backend: Any, runner: Any) -> None:
-    """Read a quantised cache by levels: the backend of a Gemma 4 target or its assistant, over a quantised cache."""
+    """Give the backend of a Gemma 4 target or assistant a class that reads the quantised values of a KV cache."""
     if not readable(backend, runner):
         return
     config = runner.model_config.hf_config
@@ -177,7 +177,7 @@ def read_levels(backend: Any, runner: Any) -> None:
 
 
 def readable(backend: Any, runner: Any) -> bool:
-    """Whether the cache is quantised, and this a backend that could read it by levels: of a Gemma 4 target or its assistant."""
+    """Whether the cache is quantised, and this backend of a Gemma 4 target or assistant could read its values."""
     from sglang_gemma4.kernels.kv_cache import formats
 
     quantised = formats.named(runner.kv_cache_dtype_str) is not None or runner.kv_cache_dtype_str in PLAIN

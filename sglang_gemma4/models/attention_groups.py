@@ -1,8 +1,8 @@
-"""Data-parallel attention: each attention group attends to requests of its own, the FFNs are split over all ranks.
+"""Data-parallel attention: each attention group has its own requests, and the FFNs are split over all ranks.
 
-SGLang's Gemma 4 splits heads over all ranks (gemma4_causal.py:323), while the KV pools and the layer boundaries know attention groups: a
-layer's FFN gets the tokens of all groups, gathered, and its exit takes this group's back. Gemma 4's FFN writes the residual stream itself,
-so it needs the residual and the per-layer embeddings of the same tokens.
+SGLang's Gemma 4 splits heads over all ranks (gemma4_causal.py:323), but the KV pools and the layer boundaries use
+attention groups. A layer's FFN gets the gathered tokens of all groups, and its exit returns this group's. Gemma 4's FFN
+writes the residual stream itself, so it needs the residual and the per-layer embeddings of the same tokens.
 """
 
 import functools
@@ -22,15 +22,18 @@ LINEAR: dict[str, dict[str, Any]] = {
     "MergedColumnParallelLinear": {},
     "RowParallelLinear": {"use_dp_attention_reduce": True},
 }
-"""SGLang's linear layers that are split over ranks, with what makes their sums those of the attention group."""
+"""SGLang's linear layers that are split over ranks, with the arguments that sum them over the attention group."""
 MODELS = "sglang.srt.models"
 TOWERS = ("sglang.srt.layers.clippable_linear", f"{MODELS}.gemma4_audio")
-"""The modules whose names the towers' linear layers go by."""
+"""The modules in which the towers look up their linear layers."""
 
 
 @contextmanager
 def split_by_attention_group(*modules: str) -> Iterator[None]:
-    """Within it, what these modules build is split over the attention group. For the time of one constructor, in one thread."""
+    """Inside, linear layers that these modules build are split over the attention group.
+
+    Use it for one constructor, in one thread.
+    """
     with ExitStack() as names:
         for module in map(importlib.import_module, modules):
             for name in filter(module.__dict__.__contains__, LINEAR):
@@ -55,7 +58,7 @@ def build_attention(original: Callable[..., None], attention: Any, *args: Any, *
 
 
 def build_tower(original: Callable[..., None], tower: Any, *args: Any, **kwargs: Any) -> None:
-    """Around a tower's ``__init__``: its sizes are divided by the attention group's ranks, its linear layers by all."""
+    """Around a tower's ``__init__``, which divides its sizes by the group's ranks but linear layers by all ranks."""
     if get_parallel().attn_dp_size == 1:
         return original(tower, *args, **kwargs)
     with split_by_attention_group(*TOWERS):
@@ -63,16 +66,16 @@ def build_tower(original: Callable[..., None], tower: Any, *args: Any, **kwargs:
 
 
 def attend(original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4Attention.forward``: a group without requests has no rows, and attends to nothing."""
+    """Around ``Gemma4Attention.forward``: a group without requests has no tokens and skips attention."""
     if hidden_states.shape[0] == 0:
         return hidden_states
     return original(attention, positions, hidden_states, forward_batch, **kwargs)
 
 
 def gathered(rows: torch.Tensor, forward_batch: Any) -> torch.Tensor:
-    """The rows of all attention groups, as a layer boundary gathers them: ``[tokens of all groups, width]`` from ``[tokens, width]``."""
+    """``[tokens of all groups, width]``: the ``[tokens, width]`` of all groups, gathered as a layer boundary does."""
     out = torch.empty((get_global_dp_buffer_len(), rows.shape[1]), dtype=rows.dtype, device=rows.device)
-    # SGLang sums over a group of several ranks in place (_dp_gather_via_all_gather), and the residual is read again.
+    # SGLang sums over a group of several ranks in place (_dp_gather_via_all_gather), but the residual is read again.
     dp_gather_replicate(out, rows.clone() if get_parallel().attn_tp_size > 1 else rows.contiguous(), forward_batch)
     return out
 

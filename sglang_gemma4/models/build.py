@@ -1,13 +1,17 @@
-"""Layers of a built model.
+"""Prepares the layers of a built model, patch by patch.
 
-On 26B-A4B that is one launch less in each of 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at batch 1
-(runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
+``kv_write`` saves one launch in each of 26B-A4B's 30 layers: ``store_kvcache_kernel`` took 31.8 µs of a verify step at
+batch 1 (runs/2026-11-22-26b-kernels-steps). What it saves in a server is not measured yet.
 
-SGLang has such a launch and keeps it off for Gemma 4, after an "accuracy regression in launch_server path" whose cause it does not name
-and reading does not settle. What reading shows of that launch (models/utils.py:306, kernels/jit/csrc/elementwise/rope.cuh), and ours does
-otherwise: it takes ``out_cache_loc`` for every layer, which in a sliding layer's buffer are other tokens' slots (it was meant for full
-layers alone); it writes padding tokens into slot 0, which ``store_kvcache_kernel`` skips; and nothing in it asks whether a prefill graph is
-being captured, whose attention gets another batch, with other rows, when the graph is replayed.
+SGLang has a launch like ``kv_write``'s (models/utils.py:306, kernels/jit/csrc/elementwise/rope.cuh) and keeps it off
+for Gemma 4, after an "accuracy regression in launch_server path". It does not name the cause, and reading the code
+does not settle it. Ours differs from that launch in three ways:
+
+- SGLang's takes ``out_cache_loc`` for every layer. In a sliding layer's buffer these are other tokens' slots (it was
+  meant for full layers only).
+- SGLang's writes padding tokens into slot 0, which ``store_kvcache_kernel`` skips.
+- SGLang's does not check whether a prefill graph is being captured. On replay such a graph's attention gets another
+  batch, with other rows.
 """
 
 import pkgutil
@@ -25,13 +29,13 @@ def prepare(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
     if is_on("register_products"):
         multiply_in_registers(model)
     if is_on("dense_copies"):
-        make_copies(model)  # behind register_products, which says whether quantised weights are multiplied as they are
+        make_copies(model)  # after register_products, which decides whether quantised weights are multiplied as they are
     if is_on("few_row_linear"):
         replace_products(model)
     if is_on("router_choice"):
-        choose_in_the_product(model)  # behind few_row_linear: it asks what multiplies few rows, and keeps that
+        choose_in_the_product(model)  # after few_row_linear, whose kernel for few rows it looks up and keeps
     if is_on("dense_beside_experts"):
-        fork_layers(model)  # behind all that replaces a layer's parts: it takes them as they are then
+        fork_layers(model)  # after everything that replaces a layer's parts: it takes them as they are then
     if is_on("kv_write"):
         write_early()
     if is_on("fresh_kv"):
@@ -39,7 +43,7 @@ def prepare(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def prepare_assistant(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4AssistantForCausalLM.__init__``, whose text model is none of the target's class."""
+    """After ``Gemma4AssistantForCausalLM.__init__``, whose text model is not of the target's class."""
     if is_on("dependent_launch"):
         launch_early()
     if is_on("few_row_linear"):
@@ -50,21 +54,21 @@ NORMS = "_sglang_gemma4_after_attention"
 
 
 def prepare_layer(_result: None, layer: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4DecoderLayer.__init__``."""
+    """After ``Gemma4DecoderLayer.__init__``: attach the layer's ``AfterAttention`` to the norm before the FFN."""
     from sglang_gemma4.models.layers.decoder_layer import AfterAttention
 
     setattr(layer.pre_feedforward_layernorm, NORMS, AfterAttention.of(layer))
 
 
 def chain_layers(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``."""
+    """After ``Gemma4TextModel.__init__``: link each layer to the next one (patch ``layer_tail``)."""
     from sglang_gemma4.models.layers.decoder_layer import chain
 
     chain(model)
 
 
 def launch_early() -> None:
-    """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
+    """After a target's or an assistant's ``__init__``: enable or disable dependent launches for the process."""
     from sglang_gemma4.kernels import dependent_launch
     from sglang_gemma4.kernels.card import this_device
 
@@ -75,7 +79,7 @@ def launch_early() -> None:
 
 
 def multiply_in_registers(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``."""
+    """After ``Gemma4TextModel.__init__``: enable or disable ``register_products`` for the process, if quantised."""
     if model.quant_config is None:
         return
     from sglang_gemma4.kernels import register_products
@@ -88,7 +92,10 @@ def multiply_in_registers(model: Any) -> None:
 
 
 def make_copies(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``: its weights are not loaded yet. Of dense models only the memory that copies take is known."""
+    """After ``Gemma4TextModel.__init__``, before its weights are loaded: ask for bfloat16 copies of dense weights.
+
+    Dense models get none: of these only the memory that copies take is known.
+    """
     if model.quant_config is None or not model.config.enable_moe_block:
         return
     from sglang.srt.arg_groups.model_override_base import resolved_view
@@ -101,7 +108,7 @@ def make_copies(model: Any) -> None:
 
 
 def replace_products(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__`` and ``Gemma4AssistantForCausalLM.__init__``."""
+    """After a target's or an assistant's ``__init__``: install our linear layers for few rows."""
     import torch
     from triton import knobs
 
@@ -123,7 +130,7 @@ def replace_products(model: Any) -> None:
 
 
 def choose_in_the_product(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``; what multiplies few rows comes first."""
+    """After ``Gemma4TextModel.__init__`` and ``few_row_linear``: choose experts in the launch of the router's GEMM."""
     from sglang_gemma4.models.layers.router_choice import install
 
     problem = install(model)
@@ -132,7 +139,7 @@ def choose_in_the_product(model: Any) -> None:
 
 
 def fork_layers(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``."""
+    """After ``Gemma4TextModel.__init__``: run a MoE layer's dense FFN in parallel with its experts."""
     if not getattr(model.config, "enable_moe_block", False):
         return
     from sglang_gemma4.models.schedule.dense_beside_experts import install, problem_here
@@ -154,11 +161,11 @@ WRITES = {
     f"{MEMORY_POOL}.MHATokenToKVPool._store_kv_layer": "d3f3939d6ff7",
     f"{MEMORY_POOL}.KVWriteLoc": "e8a5d95ba308",
 }
-"""What SGLang writes through, by the fingerprint of the source that ``models.kv_write`` follows."""
+"""SGLang's functions that write KV, with the fingerprint of the source that ``models.layers.kv_write`` follows."""
 
 
 def write_early() -> None:
-    """After ``Gemma4TextModel.__init__``."""
+    """After ``Gemma4TextModel.__init__``: enable or disable ``kv_write`` for the process."""
     from sglang_gemma4.models.layers import kv_write
 
     problem = reason_against()
@@ -168,7 +175,7 @@ def write_early() -> None:
 
 
 def reason_against() -> str | None:
-    """Why keys and values of this process are SGLang's to write, or None."""
+    """Why SGLang has to write this process's keys and values, or None."""
     from sglang.srt.environ import envs
 
     from sglang_gemma4.patching.supported import fingerprint
@@ -191,7 +198,7 @@ def reason_against() -> str | None:
 
 
 def hand_over(model: Any) -> None:
-    """After ``Gemma4TextModel.__init__``."""
+    """After ``Gemma4TextModel.__init__``: mark layers whose new keys and values are handed on (patch ``fresh_kv``)."""
     from sglang_gemma4.models.layers import fresh_kv
 
     if fresh_kv.mark(model) and not switches.part_is_on("qkv_rope", "SGLANG_GEMMA4_QKV"):

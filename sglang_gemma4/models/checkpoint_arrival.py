@@ -1,7 +1,8 @@
-"""Tensors on their way into a Gemma 4 model of SGLang: by the names that it reads, and counted while a server starts.
+"""Renames tensors while they are loaded into SGLang's Gemma 4 model, and checks and counts them while a server starts.
 
-A checkpoint on disk is judged by its headers before anything is allocated; what other loaders bring (``.bin`` files, streams, a model that
-is downloaded first) is judged as it goes by. Updates of a running server may bring any part of a model and are not judged.
+A checkpoint on disk is checked by its headers before anything is allocated. What other loaders bring (``.bin`` files,
+streams, a model that is downloaded first) is checked as it is loaded. Updates of a running server may bring any part
+of a model and are not checked.
 """
 
 import logging
@@ -30,8 +31,10 @@ _starting = False
 
 @dataclass
 class Arrived:
-    """What came of a model's weights: tensors by name, rows of the head and the embedding, and parameters of quantised layers that none was
-    for."""
+    """The weights that arrived for a model: tensors by name, and sampled rows of the head and the embedding.
+
+    ``unfilled``: parameters of quantised layers for which no tensor has arrived.
+    """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -39,10 +42,10 @@ class Arrived:
 
 
 def check_files(path: str, config: Config, towers: bool, revision: str | None = None, cache: str | None = None) -> None:
-    """Judge a checkpoint on disk, or in the hub's cache, by its headers; others are judged as their tensors arrive.
+    """Check a checkpoint on disk, or in the hub's cache, by its headers. Others are checked as their tensors arrive.
 
     Raises:
-        PreflightError: it does not hold the model that ``config`` describes, or a file of it is broken.
+        PreflightError: the checkpoint does not hold the model that ``config`` describes, or has a broken file.
     """
     _judge(path, safetensors_files.stored_at(path, revision, cache), config, towers)
 
@@ -56,22 +59,25 @@ def _judge(path: str, stored: dict[str, safetensors_files.Stored] | None, config
 
 
 def check_downloaded(_weights: Any, loader: Any, source: Any, **_kwargs: Any) -> None:
-    """After ``DefaultModelLoader._get_weights_iterator``, before it is asked for a tensor: a hub's model is in the cache by then."""
+    """After ``DefaultModelLoader._get_weights_iterator``: check a hub's model, which is in the cache by then.
+
+    No tensor has been read yet.
+    """
     if not _starting or source.model_config is None or not named_gemma4(source.model_config.hf_config):
         return
     given = loader.load_config
     if Path(source.model_or_path).is_dir() or str(getattr(given.load_format, "value", given.load_format)) not in READ_BY_HEADERS:
-        return  # judged before the start, or as its tensors arrive
+        return  # checked before the start, or as its tensors arrive
     folder = safetensors_files.cached(source.model_or_path, source.revision, given.download_dir)
     if folder is not None:
         _judge(source.model_or_path, safetensors_files.tensors_of(folder), source.model_config.hf_config.to_dict(), _loads_towers())
 
 
 def at_start(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``ModelRunner.load_model`` and ``finalize_startup_weight_load``: what arrives meanwhile has to be the whole model.
+    """Around ``ModelRunner.load_model`` and ``finalize_startup_weight_load``: check that the whole model arrives.
 
     Raises:
-        PreflightError: it is not.
+        PreflightError: a part of the model is missing.
     """
     global _starting
     _starting = True
@@ -86,7 +92,7 @@ def at_start(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: An
 
 
 def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-    """Around ``load_weights``: names as SGLang reads them; while a server starts, what came is counted."""
+    """Around ``load_weights``: rename tensors as SGLang reads them, and count them while a server starts."""
     renamed = ((mapped(name), tensor) for name, tensor in weights)
     if not _starting:
         return original(model, renamed)
@@ -137,7 +143,7 @@ def _check(model: Any, path: str, arrived: Arrived) -> None:
 
 
 def _config_of(model: Any) -> Config:
-    """As ``config.json`` would say it; an assistant keeps the whole apart from its text model's."""
+    """The model's config as ``config.json`` has it. An assistant keeps the whole config apart from its text model's."""
     found: Config = (getattr(model, "assistant_config", None) or model.config).to_dict()
     return found
 

@@ -1,17 +1,20 @@
 """Every tensor that the package derives from weights or keeps beside them, and how it follows weight updates.
 
-A server's weights change in two ways. An update (``/update_weights_from_disk``, ``_from_tensor``, ``_from_distributed``) writes parameters
-in place, so what reads a parameter at each launch follows by itself, in CUDA graphs too: addresses never move. A release and a resume of
-memory (``/release_memory_occupation``) discard everything that loading a model allocated on the card; SGLang brings back buffers, and a
-trainer the parameters.
+A server's weights change in two ways:
 
-:data:`DERIVED` lists all other tensors. ``tests/engine/test_derived_tensors.py`` walks the loaded models, and fails on a tensor
-that is neither SGLang's nor in it; ``tests/engine/test_weight_updates.py`` compares every tensor and every answer after each kind of change
-with those of a server that was started with the new weights.
+- An update (``/update_weights_from_disk``, ``_from_tensor``, ``_from_distributed``) writes parameters in place.
+  Addresses never move, so whatever reads a parameter at each launch follows by itself, in CUDA graphs too.
+- A release and a resume of memory (``/release_memory_occupation``) discard everything that loading a model allocated on
+  the GPU. SGLang restores buffers, and a trainer the parameters.
 
-Not in it, because no tensor is kept: the query rows of a shared layer's projection, a rank's part of the head, the head of a verify step
-and the weights of all norms that a launch fuses are views or parameters, taken at each launch; a kernel is chosen by shapes, types and the
-card, never by a weight's values. ``ReadyNorm``, ``FewTokenExperts`` and ``GraphInputs`` keep activations of the step that runs.
+:data:`DERIVED` lists all other tensors. ``tests/engine/test_derived_tensors.py`` walks the loaded models, and fails on
+a tensor that is neither SGLang's nor listed. ``tests/engine/test_weight_updates.py`` compares every tensor and every
+answer after each type of change with those of a server that was started with the new weights.
+
+Some things are not listed because no tensor is kept. The query rows of a shared layer's projection, a rank's part of
+the head, the head of a verify step and the weights of fused norms are views or parameters, taken at each launch.
+Kernels are chosen by shapes, types and the GPU, never by a weight's values. ``ReadyNorm``, ``FewTokenExperts`` and
+``GraphInputs`` keep activations of the running step.
 """
 
 import re
@@ -21,9 +24,11 @@ import torch
 
 
 class Derived(NamedTuple):
-    """One kind of tensor: a regular expression of its path from the target's or the assistant's model, what it is and how it follows
-    an update of the weights and a release. ``host``: it lies in the host's memory, where no release reaches it. ``own``: stock SGLang does
-    not have it; else it is SGLang's, with other content than the checkpoint's.
+    """A type of tensor: ``path``, a regular expression of its path from the target's or the assistant's model.
+
+    ``follows``: what it is and how it follows a weight update and a release. ``host``: it is in host memory, which no
+    release affects. ``own``: stock SGLang does not have it; otherwise it is SGLang's, with other content than the
+    checkpoint's.
     """
 
     path: str
@@ -82,11 +87,11 @@ def entry(path: str) -> Derived | None:
 def scratch(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Register a tensor that is in no checkpoint as a buffer of ``module``, which SGLang saves when it releases memory.
 
-    A counter lost in between would not be zero, and the kernel that waits for it would never end.
+    Without this a counter might not be zero after a release, and the kernel that waits for it would never end.
 
     Returns:
         The tensor.
     """
-    tensor._skip_weight_check = True  # type: ignore[attr-defined]  # SGLang's check of weights fills what it checks with random numbers
+    tensor._skip_weight_check = True  # type: ignore[attr-defined]  # SGLang's weight check fills tensors with noise
     module.register_buffer(name, tensor, persistent=False)
     return tensor

@@ -1,4 +1,4 @@
-"""Layers of a built model."""
+"""Hooks around forwards of a built model's layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from sglang_gemma4.patching import switches, takes
 def queries_only(
     original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
 ) -> Any:
-    """Around ``Gemma4Attention.forward``."""
+    """Around ``Gemma4Attention.forward``: a KV-shared layer computes queries only."""
     if not attention.is_kv_shared_layer or attention.kv_shared_layer_index is None:
         return original(attention, positions, hidden_states, forward_batch, **kwargs)
     from sglang_gemma4.models.layers import shared_query
@@ -34,13 +34,13 @@ def fast_prefill(
     pp_proxy_tensors: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Around ``Gemma4TextModel.forward``."""
+    """Around ``Gemma4TextModel.forward``: a prefill's KV-shared layers compute only rows that are read (``yoco``)."""
     from functools import partial
 
     from sglang_gemma4.models.schedule import fast_prefill as fast
     from sglang_gemma4.models.schedule import fast_prefill_graph, read_rows
 
-    ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both, and neither
+    ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both or neither
     if ids_or_embeds and read_rows.is_prefill(forward_batch):
         given = (model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch)
         reason = read_rows.model_problem(model) or read_rows.backend_problem(fast.prefill_in(forward_batch).backend, model.dtype())
@@ -58,7 +58,7 @@ def fast_prefill(
 
 
 def plan_replay(result: tuple[Any, Any], runner: Any, forward_batch: Any, **_kwargs: Any) -> None:
-    """After ``PrefillCudaGraphRunner.load_batch``, which returns the batch that is replayed and another thing."""
+    """After ``PrefillCudaGraphRunner.load_batch``, which returns the replayed batch first: plan the rows to be read."""
     from sglang_gemma4.models.schedule import fast_prefill_graph
 
     if type(runner.layer_model).__name__ == "Gemma4TextModel" and runner.layer_model.__dict__.get(fast_prefill_graph.SHORT, False):
@@ -76,7 +76,7 @@ def read_after_attention(
     quant_format: str = "",
     post_residual_addition: Any = None,
 ) -> Any:
-    """Around ``_TransformedRead.update_and_read``: the residual after an attention whose sum is complete."""
+    """Around ``_TransformedRead.update_and_read``: the residual and norms after attention, once its sum is complete."""
     from sglang_gemma4.models.layers.decoder_layer import no_rows
 
     norms = getattr(norm, build.NORMS, None)
@@ -91,7 +91,7 @@ def read_after_attention(
 def next_stream(
     original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
 ) -> Any:
-    """Around ``Gemma4DecoderLayer._next_stream``; layers with per-layer embeddings are ``ple_tail``'s."""
+    """Around ``Gemma4DecoderLayer._next_stream``, for layers without per-layer embeddings; ``ple_tail`` has others."""
     from sglang_gemma4.models.layers import decoder_layer
 
     if layer.has_ple or decoder_layer.no_rows(hidden_states):
@@ -104,7 +104,7 @@ def next_stream(
 def ple_tail_next_stream(
     original: Callable[..., Any], layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any, forward_batch: Any
 ) -> Any:
-    """Around ``Gemma4DecoderLayer._next_stream``."""
+    """Around ``Gemma4DecoderLayer._next_stream``, for layers with per-layer embeddings."""
     from sglang_gemma4.models.layers import decoder_layer
 
     if not layer.has_ple or per_layer_input is None or decoder_layer.no_rows(hidden_states):
@@ -117,7 +117,7 @@ def ple_tail_next_stream(
 def normed_and_rotated(
     original: Callable[..., Any], attention: Any, positions: Any, hidden_states: Any, forward_batch: Any, **kwargs: Any
 ) -> Any:
-    """Around ``Gemma4Attention.forward``, and around ``shared_query`` where that is on too."""
+    """Around ``Gemma4Attention.forward``, and around ``shared_query`` if that is on: norms and RoPE in one launch."""
     from sglang_gemma4.models.layers import kv_write, qkv_rope, shared_query
 
     problem = qkv_rope.problem_with(attention, positions, hidden_states)

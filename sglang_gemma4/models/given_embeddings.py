@@ -1,9 +1,10 @@
-"""Embeddings that a request brings in place of token ids: written over the rows that the model's own embedding makes.
+"""Embeddings that a request brings instead of token ids: they overwrite rows of the model's own embedding output.
 
-Stock passes them beside ids to a forward that accepts either, in bfloat16 whatever the model's type, and drops the ids' rows of other
-requests in the batch. Here the batch keeps its ids (a request with embeddings has stand-ins) and the rows go over them, so that
-requests of both kinds run together. What a client sends is what transformers takes as ``inputs_embeds``: already multiplied by the
-square root of the hidden size.
+Stock passes them together with ids to a forward that accepts only one of the two, in bfloat16 whatever the model's
+type. It also drops the rows of other requests' ids in the batch. Here the batch keeps its ids (a request with
+embeddings has placeholders), and the embeddings overwrite their rows. So requests with ids and with embeddings run
+together. A client sends what transformers takes as ``inputs_embeds``: already multiplied by the square root of the
+hidden size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,15 @@ from typing import Any
 import torch
 
 GIVEN = "given_embeddings"
-"""Argument of the forward that holds rows and what stands in them."""
+"""Argument of the forward that holds (rows, their embeddings)."""
 
 
 def rows_of(requests: Sequence[tuple[int, int, bool]]) -> list[int]:
     """Rows of a prefill that come from embeddings.
 
     Args:
-        requests: of each request its first position, its number of tokens, and whether embeddings stand for its prompt.
+        requests: for each request the number of tokens that have embeddings, the number of its tokens, and whether its
+            prompt is embeddings.
     """
     rows: list[int] = []
     begin = 0
@@ -32,7 +34,7 @@ def rows_of(requests: Sequence[tuple[int, int, bool]]) -> list[int]:
 
 
 def keep_rows(_result: None, batch: Any) -> None:
-    """After ``ScheduleBatch.prepare_for_extend``: the embeddings become rows to replace, as those at single positions are."""
+    """After ``ScheduleBatch.prepare_for_extend``: make embeddings rows to replace, like those at single positions."""
     if batch.input_embeds is None:
         return
     requests = [
@@ -67,7 +69,7 @@ def set_aside(original: Callable[..., dict[str, Any]], runner: Any, forward_batc
 
 
 def write_over(original: Callable[..., Any], model: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around the forward of a Gemma 4 model: its embedding's output has the rows that requests brought."""
+    """Around the forward of a Gemma 4 model: put the requests' embeddings into its embedding's output."""
     given = kwargs.pop(GIVEN, None)
     if given is None or input_ids is None:
         return original(model, input_ids, *args, **kwargs)
@@ -77,10 +79,13 @@ def write_over(original: Callable[..., Any], model: Any, input_ids: Any, *args: 
 
 @contextmanager
 def replaced(embedding: torch.nn.Module, tokens: int, rows: torch.Tensor, values: torch.Tensor) -> Iterator[None]:
-    """Within it ``embedding``'s output for ``tokens`` ids, [tokens, hidden], has ``values``, [rows, hidden], at ``rows``."""
+    """Inside, ``embedding``'s output for ``tokens`` ids, [tokens, hidden], has ``values``, [rows, hidden], at ``rows``.
+
+    Outputs for other numbers of ids are left unchanged.
+    """
 
     def write(_module: torch.nn.Module, _arguments: Any, output: torch.Tensor) -> torch.Tensor:
-        if output.shape[0] == tokens:  # of an image's request alone there are fewer
+        if output.shape[0] == tokens:  # a call for an image's request alone has fewer
             output[rows] = values.to(output.dtype)
         return output
 

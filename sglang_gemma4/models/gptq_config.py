@@ -1,4 +1,4 @@
-"""Which checkpoints in GPTQ's or AWQ's layout can be read as compressed-tensors', and the config they then have.
+"""Which checkpoints in GPTQ's or AWQ's layout can be read as compressed-tensors, and the config that they then get.
 
 Neither torch nor sglang is imported.
 """
@@ -13,23 +13,26 @@ from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config
 
 FLAGS = ("gptq", "gptq_marlin", "auto-round", "awq", "awq_marlin")
 GPTQ, AWQ = "gptq", "awq"
-"""``--quantization`` of such a checkpoint, as model cards have it."""
+"""The layouts. ``FLAGS``: values of ``--quantization`` for such checkpoints, as model cards have them."""
 UNREAD = "not_read_because"
-"""In the quantization_config of a checkpoint that is left alone: what its tensors' names say against it."""
+"""Key in the quantization_config of a checkpoint that is left alone: why its tensor names rule it out."""
 KEPT_BITS = 16
-"""Of a layer that stays as it is."""
+"""The ``bits`` of a layer that is not quantised."""
 FINE = 32
-"""Inputs that share a scale where the checkpoint's groups are none for the model."""
+"""Group size (inputs per scale) where the checkpoint's own does not fit the model."""
 _WEIGHT = re.compile(r"(.*(?<!norm))\.weight$")
 _LEVELS = re.compile(r"(.*)\.qweight$")
 _SPECIAL = frozenset(r"*+?^$()[]{}|\\")
-"""What makes a name in AutoRound's ``extra_config`` a pattern (sglang/srt/layers/quantization/auto_round.py, ``get_layer_config``)."""
+"""Characters that make a name in AutoRound's ``extra_config`` a pattern.
+
+See ``get_layer_config`` in sglang/srt/layers/quantization/auto_round.py.
+"""
 _FUSED = re.compile(r"(.*\.)(?:([qkv])_proj|(gate|up)_proj)$")
 _EXPERT = re.compile(r"(.*\.experts)\.\d+\.\w+$")
 
 
 def layout_of(given: Mapping[str, Any]) -> str | None:
-    """:data:`GPTQ` or :data:`AWQ` where a ``quantization_config`` says that the checkpoint's tensors are laid out so, or None."""
+    """The layout of the checkpoint's tensors, by its ``quantization_config``: :data:`GPTQ`, :data:`AWQ`, or None."""
     method, packing = str(given.get("quant_method", "")).lower(), str(given.get("packing_format", "")).lower()
     for layout in (GPTQ, AWQ):
         if method == layout or (method == "auto-round" and packing.endswith(layout)):
@@ -38,13 +41,13 @@ def layout_of(given: Mapping[str, Any]) -> str | None:
 
 
 def _same_names(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config with AutoAWQ's older names of bits and groups as all others have them."""
+    """The config with AutoAWQ's older names of bits and group size replaced by the usual ones."""
     names = {"bits": "w_bit", "group_size": "q_group_size"}
     return {**given, **{name: given[older] for name, older in names.items() if name not in given and older in given}}
 
 
 def reason_against(given: Mapping[str, Any]) -> str | None:
-    """Why such a checkpoint cannot be read as compressed-tensors; None if it can, by its config."""
+    """Why a checkpoint with this config cannot be read as compressed-tensors, or None."""
     if UNREAD in given:
         return str(given[UNREAD])
     given = _same_names(given)
@@ -81,7 +84,7 @@ def _reason_against_awq(given: Mapping[str, Any]) -> str | None:
 
 
 def reason_against_layers(given: Mapping[str, Any], names: Iterable[str] | None) -> str | None:
-    """The same by its tensors' names: where layers differ in bits those must be known, and the same in what is one product here."""
+    """The same check by tensor names: per-layer bits must be known and equal within each fused projection."""
     if not any(one.get("bits", 4) not in (4, KEPT_BITS) for one in _changes(given).values()):
         return None
     if names is None:
@@ -96,7 +99,10 @@ def reason_against_layers(given: Mapping[str, Any], names: Iterable[str] | None)
 
 
 def bits_of(given: Mapping[str, Any]) -> Callable[[str], int]:
-    """What tells a quantised layer's bits from its name in the checkpoint; what is no regular expression is ignored, as in SGLang."""
+    """A function from a quantised layer's name in the checkpoint to its bits.
+
+    Like SGLang, it ignores patterns that are not valid regular expressions.
+    """
     changes = {name: int(one.get("bits", given["bits"])) for name, one in _changes(given).items()}
     of_gptq = str(given.get("quant_method", "")).lower() == "gptq"
     patterns: list[tuple[Callable[[str], Any], int]] = []
@@ -116,13 +122,13 @@ def bits_of(given: Mapping[str, Any]) -> Callable[[str], int]:
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What single layers have: GPTQModel's ``dynamic``, whose "-:" leaves a layer alone, and AutoRound's ``extra_config``."""
+    """Settings of single layers: GPTQModel's ``dynamic`` without its "-:" entries, and AutoRound's ``extra_config``."""
     dynamic = {name: one for name, one in (given.get("dynamic") or {}).items() if not name.startswith("-:")}
     return {name: one for name, one in {**dynamic, **(given.get("extra_config") or {})}.items() if isinstance(one, Mapping)}
 
 
 def _left_alone(given: Mapping[str, Any]) -> list[str]:
-    """Layers that the config says are not quantised, as compressed-tensors' ``ignore`` has them."""
+    """Layers that the config says are not quantised, in the form of compressed-tensors' ``ignore``."""
     patterns = [name.removeprefix("-:") for name in given.get("dynamic") or {} if name.startswith("-:")]
     patterns += [f".*{re.escape(part)}.*" for part in given.get("modules_to_not_convert") or ()]  # AWQ's, parts of names
     kept = [name for name, one in _changes(given).items() if one.get("bits") == KEPT_BITS]
@@ -134,7 +140,7 @@ def _quantised(names: Iterable[str]) -> list[str]:
 
 
 def _product(layer: str) -> str:
-    """SGLang's name of the product that a layer's weight becomes a part of."""
+    """SGLang's name of the fused layer that a layer's weight becomes a part of."""
     if (expert := _EXPERT.match(layer)) is not None:
         return expert[1]
     if (part := _FUSED.match(layer)) is not None:
@@ -147,13 +153,13 @@ def _unfit(text: Mapping[str, Any], group: int) -> bool:
 
 
 def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The ``quantization_config`` of compressed-tensors for a checkpoint against which there is no reason.
+    """The ``quantization_config`` of compressed-tensors, for a checkpoint without a :func:`reason_against`.
 
     Args:
-        names: of the checkpoint's tensors, which tell what is quantised; None where they cannot be known before it is loaded: then the
-            language model's linear layers are, but for routers and what ``given`` leaves alone.
-        text: the text config. Groups that do not divide its sizes, so that the last one is shorter, and groups that experts' kernels do not
-            take, become groups of 32 with the same scales.
+        names: the checkpoint's tensor names, which tell what is quantised. None if they cannot be known before it is
+            loaded: then all linear layers of the language model are, except routers and what ``given`` leaves alone.
+        text: the text config. Groups that do not divide its sizes, so that the last one is shorter, and groups that the
+            experts' kernels do not take, become groups of 32 with the same scales.
     """
     given, layout = _same_names(given), layout_of(given)
     group, symmetric = int(given["group_size"]), layout != AWQ

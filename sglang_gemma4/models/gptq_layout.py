@@ -1,16 +1,21 @@
-"""Checkpoints in GPTQ's or AWQ's layout, read as compressed-tensors' ``pack-quantized``: the same levels and scales, transposed.
+"""Reads checkpoints in GPTQ's or AWQ's layout as compressed-tensors' ``pack-quantized``.
 
-GPTQ and compressed-tensors keep levels of consecutive inputs in an int32, the first in its lowest bits, and mean level - 8 (of 8 bits:
-- 128). GPTQ has them as ``qweight [inputs / 8, outputs]`` and ``scales [groups, outputs]``, compressed-tensors as ``weight_packed [outputs,
-inputs / 8]`` and ``weight_scale [outputs, groups]``. AWQ keeps levels of eight outputs, in another order (:data:`AWQ_ORDER`), as ``qweight
-[inputs, outputs / 8]``, and zero points as ``qzeros [groups, outputs / 8]`` likewise; compressed-tensors has those as ``weight_zero_point
-[outputs / 8, groups]``. So what serves the one serves the others: routers and towers that stay as they are, K = V layers, experts
-with gelu, this package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``, ``auto_round:auto_awq``).
-Where groups do not divide the inputs, as 128 do not 26B-A4B's 704 and 2,112, the last one is shorter: such scales are repeated for groups
-of 32.
+The quantised values and scales are the same, but transposed:
 
-Format: GPTQModel's ``nn_modules/qlinear``, SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``) and ``moe_wna16.py:415``
-(``convert_awq_tensor``).
+- GPTQ and compressed-tensors keep the values of consecutive inputs in an int32, the first in its lowest bits. A stored
+  v means v - 8 (8 bits: v - 128). GPTQ has ``qweight [inputs / 8, outputs]`` and ``scales [groups, outputs]``.
+  compressed-tensors has ``weight_packed [outputs, inputs / 8]`` and ``weight_scale [outputs, groups]``.
+- AWQ keeps the values of eight outputs, in another order (:data:`AWQ_ORDER`), as ``qweight [inputs, outputs / 8]``. Its
+  zero points are ``qzeros [groups, outputs / 8]`` likewise; compressed-tensors has ``weight_zero_point [outputs / 8,
+  groups]``.
+
+So all layouts use the same code: routers and towers that stay as they are, K = V layers, experts with GELU, this
+package's kernels. AutoRound writes the same tensors (``packing_format`` ``auto_round:auto_gptq``,
+``auto_round:auto_awq``). If groups do not divide the inputs, the last one is shorter (groups of 128 on 26B-A4B's 704
+and 2,112 inputs). Such scales are repeated for groups of 32.
+
+Format: GPTQModel's ``nn_modules/qlinear``, SGLang's ``layers/quantization/utils.py:369`` (``pack_rows``) and
+``moe_wna16.py:415`` (``convert_awq_tensor``).
 """
 
 import json
@@ -26,23 +31,23 @@ from sglang_gemma4.patching import decline
 
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 ZEROS = {4: (0x77777777, 0x88888888), 8: (0x7F7F7F7F, 0x80808080)}
-"""Zero points of symmetric levels by their bits: half of the levels, which version 1 of the format stores less one."""
+"""int32 words of symmetric zero points, by bits: half of the range, and one less in version 1 of the format."""
 WORD = 32
 """Bits of an int32."""
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in AWQ's word, from its lowest bits on, each of eight consecutive outputs lies."""
+"""Position of each of eight consecutive outputs in AWQ's int32 word, counted from its lowest bits."""
 INDEX = "model.safetensors.index.json"
 _PART = re.compile(rf"(.*)\.({'|'.join(PARTS)})$")
 
 
 def tensor_names(model: str, revision: str | None) -> list[str] | None:
-    """Of a checkpoint's safetensors files, on disk or in the hub's cache; None where there are none yet."""
+    """Names in a checkpoint's safetensors files, on disk or in the hub's cache; None if there are no files yet."""
     from safetensors import safe_open
 
     folder = Path(model) if Path(model).is_dir() else _cached(model, revision)
     if folder is None:
         return None
-    if (index := folder / INDEX).is_file():  # whole, though not all files may be there yet
+    if (index := folder / INDEX).is_file():  # it is complete even if some files are not there yet
         return list(json.loads(index.read_text())["weight_map"])
     names: list[str] = []
     for file in sorted(folder.glob("*.safetensors")):
@@ -62,10 +67,11 @@ def _cached(model: str, revision: str | None) -> Path | None:
 
 
 def translate(model_config: Any, is_read: bool) -> None:
-    """Before SGLang reads a ``ModelConfig``'s quantisation: GPTQ's or AWQ's of a Gemma 4 checkpoint becomes compressed-tensors'.
+    """Before SGLang reads a ``ModelConfig``'s quantisation: turn GPTQ's or AWQ's of a Gemma 4 into compressed-tensors'.
 
     Args:
-        is_read: the patch quantised_names is on, which regroups the tensors. Without it they would be left unread without a word.
+        is_read: whether the patch quantised_names is on, which regroups the tensors. Without it they would be skipped
+            silently.
     """
     found = model_config.hf_config
     given: Any = getattr(found, "quantization_config", None)
@@ -80,7 +86,7 @@ def translate(model_config: Any, is_read: bool) -> None:
         names = tensor_names(model_config.model_path, model_config.revision)
         if (reason := reason_against_layers(given, names)) is None:
             if str(model_config.quantization).lower() in FLAGS:
-                model_config.quantization = None  # what the checkpoint said of itself; SGLang compares the two
+                model_config.quantization = None  # it named the checkpoint's old method, and SGLang compares the two
             found.quantization_config = as_compressed(given, names, found.get_text_config().to_dict())
             return
         found.quantization_config = {**given, UNREAD: reason}
@@ -88,14 +94,15 @@ def translate(model_config: Any, is_read: bool) -> None:
 
 
 def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, GPTQ's and AWQ's by compressed-tensors' names and in its shapes; others as they are.
+    """The tensors, with GPTQ's and AWQ's under compressed-tensors' names and in its shapes; others are unchanged.
 
     Args:
-        schemes: SGLang's ``target_scheme_map``, in which a layer's name or "Linear" has ``weights``; what is not symmetric is AWQ's.
+        schemes: SGLang's ``target_scheme_map``, in which a layer's name or "Linear" has ``weights``. Schemes that are
+            not symmetric are AWQ's.
 
     Raises:
-        ValueError: zero points that are not those of symmetric levels, inputs that are not in order, scales of other groups than the config
-            said, or levels without scales.
+        ValueError: zero points do not fit symmetric values, inputs are not in order, scales have other groups than the
+            config says, or values have no scales.
     """
     waiting: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in weights:
@@ -125,7 +132,7 @@ def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str,
 
 
 def _as_compressed(layer: str, parts: Mapping[str, torch.Tensor], scheme: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """A layer's tensors by compressed-tensors' names."""
+    """A layer's tensors under compressed-tensors' names."""
     levels, group = parts["qweight"], scheme.group_size
     if scheme.symmetric:
         inputs, packed = levels.shape[0] * (WORD // scheme.num_bits), levels.T.contiguous()
@@ -144,13 +151,16 @@ def awq_levels(words: torch.Tensor) -> torch.Tensor:
 
 
 def _words(levels: torch.Tensor) -> torch.Tensor:
-    """int32 ``[rows, numbers / 8]`` of levels ``[rows, numbers]``, the first of eight in the lowest bits."""
+    """Pack 4-bit values ``[rows, values]`` to int32 ``[rows, values / 8]``, the first of eight in the lowest bits."""
     pairs = levels[:, ::2] | levels[:, 1::2] << 4
     return pairs.contiguous().view(torch.int32)
 
 
 def _finer(name: str, scales: torch.Tensor, inputs: int, group: int) -> torch.Tensor:
-    """``scales [groups, outputs]`` of groups of so many inputs: each repeated where those of the checkpoint hold 2, 4, ... of them."""
+    """``scales [groups, outputs]`` for groups of ``group`` inputs.
+
+    Each is repeated if the checkpoint's groups are 2, 4, ... times larger.
+    """
     wanted, repeats = inputs // group, 1
     while -(-wanted // repeats) > len(scales):
         repeats *= 2
@@ -160,11 +170,11 @@ def _finer(name: str, scales: torch.Tensor, inputs: int, group: int) -> torch.Te
 
 
 def _counts_up(groups: torch.Tensor) -> bool:
-    """Whether inputs in order have groups 0, 1, ..., each as many of them but for the last."""
+    """Whether inputs in order have groups 0, 1, ... of equal size, except the last."""
     size = int((groups == 0).sum())
     return size > 0 and bool((groups == torch.arange(len(groups), dtype=groups.dtype, device=groups.device) // size).all())
 
 
 def _signed(bits: int) -> int:
-    """The int32 of these 32 bits."""
+    """The signed int32 with these 32 bits."""
     return bits - (1 << 32) if bits >= 1 << 31 else bits

@@ -1,4 +1,4 @@
-"""Checkpoints: their configurations, layouts and weights, as they are loaded and updated."""
+"""Hooks for checkpoints: their configurations, layouts and weights, as they are loaded and updated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ from sglang_gemma4.patching import decline, idle, switches
 
 
 def keep_prefill_eager(_result: None, server_args: Any) -> None:
-    """After ``disable_breakable_cudagraph_if_incompatible``."""
+    """After ``disable_breakable_cudagraph_if_incompatible``: keep text-only prefills eager where graphs are off."""
     from sglang_gemma4.models.schedule.prefill_backend import keep_text_eager
 
     keep_text_eager(server_args)
 
 
 def filled() -> Any:
-    """In place of SGLang's alias of ``Gemma4Config``."""
+    """Replaces SGLang's alias of ``Gemma4Config`` with ``UnifiedConfig``, which fills in a 12B's defaults."""
     from sglang_gemma4.models.unified_config import UnifiedConfig
 
     return UnifiedConfig
@@ -24,20 +24,20 @@ SWITCH = "SGLANG_GEMMA4_CONFIGS"
 
 
 def translate(model_config: Any) -> None:
-    """Before ``_config_draft_model``, after which SGLang reads the quantisation."""
+    """Before ``_config_draft_model``: translate GPTQ's and AWQ's layouts, before SGLang reads the quantisation."""
     from sglang_gemma4.models import gptq_layout
 
     gptq_layout.translate(model_config, is_read=switches.part_is_on("quantised_names", SWITCH))
 
 
 FP8_CACHES = ("fp8_e4m3", "fp8_e5m2")
-"""SGLang's, with a scale for each layer."""
+"""SGLang's fp8 caches, which have a scale for each layer."""
 
 
 def leave_out(_result: None, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``ModelRunner.load_model``: attention whose KV scales are SGLang's placeholders of 1 has none.
+    """After ``ModelRunner.load_model``: remove attention's KV scales where they are SGLang's placeholders of 1.
 
-    Not over an fp8 cache, which a later update of weights may bring scales for.
+    An fp8 cache keeps them, because a later update of weights may bring scales.
     """
     from sglang.srt.layers.quantization.kv_cache import BaseKVCacheMethod
     from sglang.srt.layers.radix_attention import RadixAttention
@@ -63,7 +63,7 @@ def leave_out(_result: None, runner: Any, *_args: Any, **_kwargs: Any) -> None:
 def score_my_range(
     original: Callable[..., Any], processor: Any, hidden_states: Any, lm_head: Any, embedding_bias: Any = None, *, out: Any = None
 ) -> Any:
-    """Around ``_compute_lm_head``: where the ranks' logits are put side by side afterwards, but every rank holds the whole head."""
+    """Around ``_compute_lm_head``: each rank scores its range of a replicated head, if logits are gathered later."""
     if processor.do_tensor_parallel_all_gather:
         from sglang_gemma4.models.layers import sharded_head
 
@@ -80,13 +80,13 @@ ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalG
 
 
 def admit(server_args: Any) -> None:
-    """Before ``handle_language_model_only``, which refuses what is not on its class's list."""
+    """Before ``handle_language_model_only``: add Gemma 4 to the list of architectures that it accepts."""
     known = type(server_args)
     known.LANGUAGE_MODEL_ONLY_ARCHITECTURES = tuple(dict.fromkeys((*known.LANGUAGE_MODEL_ONLY_ARCHITECTURES, *ARCHITECTURES)))
 
 
 def language_model_only_keep_prefill_eager(_result: None, server_args: Any) -> None:
-    """After ``disable_breakable_cudagraph_if_incompatible``; ``text_only_config`` does the same for its checkpoints."""
+    """After ``disable_breakable_cudagraph_if_incompatible``: as ``text_only_config`` does for its checkpoints."""
     from sglang_gemma4.models.schedule.prefill_backend import keep_text_eager
 
     keep_text_eager(server_args)
@@ -107,7 +107,7 @@ def fill_gemma4(original: Callable[..., None], model: Any, low: float = -1e-3, h
 
 
 def load_shared(original: Callable[..., Any], loader: Any, *, model_config: Any, device_config: Any) -> Any:
-    """Where a benchmark's arms share one copy of the weights, this process takes its part in it."""
+    """Load a model for a benchmark whose arms share one copy of the weights, of which this process uses its part."""
     from sglang.srt.runtime_context import get_parallel
 
     from sglang_gemma4.tiny.shared_weights import check_format, loading

@@ -1,4 +1,4 @@
-"""LoRA adapters for Gemma 4, from PEFT's form to that of SGLang's fused layers; what does not fit is refused by name."""
+"""Converts LoRA adapters for Gemma 4 from PEFT's form to SGLang's fused layers; refuses by name what does not fit."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -41,9 +41,10 @@ def check_config(name: str, config: Mapping[str, Any]) -> None:
 
 
 def layers_asked_for(targets: LoraTargets, name: str, config: Mapping[str, Any]) -> list[str]:
-    """SGLang's layers that an adapter's ``target_modules`` (a list, or PEFT's regular expression) and ``target_parameters`` name.
+    """SGLang's layers that an adapter's ``target_modules`` and ``target_parameters`` name.
 
-    Unknown names are left out; weights for them are refused when the adapter is loaded.
+    The former is a list, or PEFT's regular expression. Unknown names are left out; weights for them are refused when
+    the adapter is loaded.
 
     Raises:
         AdapterRefusedError: none of the layers can be adapted here.
@@ -75,7 +76,7 @@ def check_fits_server(targets: Iterable[str], rank: int, served: set[str], most:
     """Check an adapter that is loaded into a running server.
 
     Raises:
-        AdapterRefusedError: its rank, or a layer that it changes, has no room in the server's buffers.
+        AdapterRefusedError: the server's buffers are too small for its rank, or lack a layer that it changes.
     """
     if rank > most:
         raise AdapterRefusedError(
@@ -144,9 +145,9 @@ Pair = dict[str, torch.Tensor]
 
 
 def fused(targets: LoraTargets, rank: int, number: int, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One decoder layer's weights under SGLang's names, each for a whole fused layer, with zeros where the adapter changes nothing.
+    """One decoder layer's weights under SGLang's names, each for a whole fused layer.
 
-    A layer whose values are its keys adapts them as its keys.
+    They are zero where the adapter changes nothing. In a K = V layer the values get the keys' adapter.
 
     Args:
         weights: as in the file, all checked by :func:`check_weight`.
@@ -192,9 +193,10 @@ def _stacked(
 
 
 def _by_expert(targets: LoraTargets, rank: int, number: int, pair: Pair) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """The product's name, ``A`` ``[experts, rank, inputs]`` (twice for gate and up) and ``B`` ``[experts, outputs, rank]``.
+    """The layer's name, ``A`` ``[experts, rank, inputs]`` (twice for gate and up), ``B`` ``[experts, outputs, rank]``.
 
-    PEFT stores all experts in one: rows of ``A`` by expert, columns of ``B`` by rank (``ParamWrapper`` in ``peft/tuners/lora/layer.py``).
+    PEFT stores all experts in one tensor: rows of ``A`` by expert, columns of ``B`` by rank (``ParamWrapper`` in
+    ``peft/tuners/lora/layer.py``).
     """
     experts, sizes = targets.config.num_experts, targets.expert_sizes(number) or {}
     name = next(name for name, size in sizes.items() if size == (pair["A"].shape[1], pair["B"].shape[0])).removesuffix("_moe")

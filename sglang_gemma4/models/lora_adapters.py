@@ -1,4 +1,4 @@
-"""LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE."""
+"""Hooks that make LoRA adapters (--lora-paths) work: each layer's sizes, absent K and V, the dense FFN of MoE."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ def attach_targets(original: Callable[..., None], manager: Any, *args: Any, **kw
 
     targets = lora_targets.attach(manager.base_model) if lora_targets.is_gemma4(manager.base_model) else None
     if targets is not None and manager.load_config.load_format == LoadFormat.DUMMY:
-        # Of the model's weights, which are random; an adapter is read from its file.
+        # Only the model's weights are random; an adapter is read from its file.
         manager.load_config = dataclasses.replace(manager.load_config, load_format=LoadFormat.AUTO)
     original(manager, *args, **kwargs)
     if targets is not None:
@@ -30,7 +30,10 @@ def _targets(model: Any) -> Any:
 
 
 def check_adapter(manager: Any, lora_config: Any, lora_ref: Any) -> None:
-    """Before ``LoRAManager.validate_new_adapter``: SGLang refuses too, but without the values, and knows no regular expressions."""
+    """Before ``LoRAManager.validate_new_adapter``: refuse what is not served, and resolve regular expressions.
+
+    SGLang's own check does not name the values.
+    """
     targets = _targets(manager.base_model)
     if targets is None:
         return
@@ -45,7 +48,7 @@ def check_adapter(manager: Any, lora_config: Any, lora_ref: Any) -> None:
 
 
 def settle_shapes(_result: None, manager: Any, max_lora_rank: int | None = None, target_modules: Iterable[str] | None = None) -> None:
-    """After ``LoRAManager.init_lora_shapes``: what is adapted at all, and that the adapters of the start fit."""
+    """After ``LoRAManager.init_lora_shapes``: settle which layers are adapted; check that the start's adapters fit."""
     targets = _targets(manager.base_model)
     if targets is None:
         return
@@ -62,7 +65,10 @@ def settle_shapes(_result: None, manager: Any, max_lora_rank: int | None = None,
 
 
 def check_weight(adapter: Any, name: str, loaded_weight: Any) -> None:
-    """Before ``LoRAAdapter._process_weight``: SGLang drops what it does not know, and finds a wrong size at the first request."""
+    """Before ``LoRAAdapter._process_weight``: check a weight's name and size.
+
+    SGLang drops weights that it does not know, and finds a wrong size only at the first request.
+    """
     targets = _targets(adapter.base_model)
     if targets is not None:
         from sglang_gemma4.models import lora_adapter
@@ -71,7 +77,7 @@ def check_weight(adapter: Any, name: str, loaded_weight: Any) -> None:
 
 
 def fuse_weights(original: Callable[..., None], adapter: Any) -> None:
-    """Around ``LoRAAdapter._normalize_weights``."""
+    """Around ``LoRAAdapter._normalize_weights``: fuse each layer's weights, and apply rsLoRA's scaling."""
     targets = _targets(adapter.base_model)
     if targets is None:
         original(adapter)
@@ -89,7 +95,10 @@ def fuse_weights(original: Callable[..., None], adapter: Any) -> None:
 
 
 def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> None:
-    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer has a dense FFN too; its experts get buffers where an adapter changes them."""
+    """Around ``LoRAMemoryPool.init_buffers``: a MoE layer's dense FFN gets buffers too.
+
+    Its experts get buffers only if an adapter changes them.
+    """
     targets = _targets(base_model)
     if targets is None:
         original(pool, base_model)
@@ -107,8 +116,10 @@ def make_buffers(original: Callable[..., None], pool: Any, base_model: Any) -> N
 
 
 def shape(side: str, original: Callable[..., Any], pool: Any, module_name: str, base_model: Any, max_lora_dim: int, layer_idx: int) -> Any:
-    """Around ``LoRAMemoryPool.get_lora_A_shape``, ``(adapters, stacked ranks, inputs)``, and ``get_lora_B_shape``, ``(adapters, outputs,
-    rank)``, of this rank's part of one layer."""
+    """Around ``LoRAMemoryPool.get_lora_A_shape`` and ``get_lora_B_shape``, for this rank's part of one layer.
+
+    The shapes are ``(adapters, stacked ranks, inputs)`` and ``(adapters, outputs, rank)``.
+    """
     targets = _targets(base_model)
     if targets is None or module_name.endswith("_moe"):
         return original(pool, module_name, base_model, max_lora_dim, layer_idx)

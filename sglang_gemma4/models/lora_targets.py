@@ -1,7 +1,8 @@
 """Which layers of a Gemma 4 model a LoRA adapter may change, and how large each is.
 
-SGLang asks a model for one size per kind of layer. Gemma 4 has several: head dimension and KV heads differ between sliding and full layers,
-and the FFN of layers that share KV may be twice as wide. So sizes are read from the layers themselves.
+SGLang asks a model for one size per type of layer. Gemma 4 has several: head dimension and KV heads differ between
+sliding and full layers, and the FFN of layers that share KV may be twice as wide. So sizes are read from the layers
+themselves.
 """
 
 import re
@@ -37,9 +38,9 @@ class LoraTargets:
     """Answers to what SGLang's LoRA manager and memory pool ask a target model.
 
     Attributes:
-        experts: some adapter changes experts. Only then are they wrapped and given buffers: for 26B-A4B at rank 16 and 8 slots about
-            10 GiB, by calculation.
-        closed: the model's layers have been wrapped, so ``experts`` is fixed.
+        experts: whether an adapter changes experts. Only then are they wrapped and given buffers, for 26B-A4B at rank
+            16 and 8 slots about 10 GiB by calculation.
+        closed: whether the model's layers have been wrapped, so that ``experts`` is fixed.
         against_experts: why no adapter may change experts here, or None.
     """
 
@@ -72,7 +73,7 @@ class LoraTargets:
         return linear.input_size, list(linear.output_sizes) if name == "gate_up_proj" else [linear.output_size]
 
     def expert_sizes(self, number: int) -> dict[str, tuple[int, int]] | None:
-        """Inputs and outputs of an expert's two products under SGLang's names; None if the layer has no experts."""
+        """Inputs and outputs of an expert's two weights under SGLang's names; None if the layer has no experts."""
         if not getattr(self.text.layers[number], "enable_moe_block", False):
             return None
         hidden, inner = self.config.hidden_size, self.config.moe_intermediate_size
@@ -122,7 +123,7 @@ def attach(model: Any) -> LoraTargets:
 
 
 def _reason_against_quantised_experts(model: Any) -> str | None:
-    """SGLang's runner of adapted experts was not tried on other weights than unquantised ones."""
+    """Why experts cannot be adapted, or None: SGLang's runner of adapted experts was only tried on unquantised ones."""
     for layer in model.modules():
         method = layer.quant_method if isinstance(layer, FusedMoE) else None
         if method is not None and (not isinstance(method, UnquantizedFusedMoEMethod) or getattr(method, "dequantised", False)):

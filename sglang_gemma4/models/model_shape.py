@@ -1,4 +1,7 @@
-"""Sizes of a Gemma 4 model or assistant from its config.json: layers, parameters, KV bytes a token, experts and keys that tokens read."""
+"""Sizes of a Gemma 4 model or assistant from its config.json.
+
+Layers, parameters, KV bytes per token, and the experts and keys that tokens read.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,16 +12,19 @@ ConfigJson = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Layer:
-    """A decoder layer's shape. ``window`` is None on full attention; ``owns_kv`` is False on layers that read another layer's KV."""
+    """A decoder layer's shape.
+
+    ``window`` is None on full attention; ``owns_kv`` is False on layers that read another layer's KV.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     window: int | None
     owns_kv: bool
-    k_equals_v: bool  # one projection gives both; the cache still holds both, for their norms and RoPE differ
+    k_equals_v: bool  # one projection gives both; the cache still holds both, because their norms and RoPE differ
     ffn: int
-    rotated: int  # leading dimensions of a head that RoPE turns
+    rotated: int  # leading dimensions of a head that RoPE rotates
 
     def projections(self, hidden: int) -> list[tuple[int, int]]:
         """(inputs, outputs) of the fused q/k/v projection and of the output projection."""
@@ -47,7 +53,7 @@ def text_config(config: ConfigJson) -> Any:
 
 
 def layers(text: Any, all_shared: bool = False) -> list[Layer]:
-    """Every decoder layer of a :func:`text_config`; ``all_shared`` is an assistant's, whose layers read the target's KV."""
+    """Every decoder layer of a :func:`text_config`; ``all_shared``: an assistant's layers, which read a target's KV."""
     first_shared = 0 if all_shared else text.num_hidden_layers - text.num_kv_shared_layers
     found = []
     for index, kind in enumerate(text.layer_types):
@@ -71,8 +77,11 @@ def layers(text: Any, all_shared: bool = False) -> list[Layer]:
 
 
 def parameters(config: ConfigJson, text: Any = None) -> dict[str, int]:
-    """Parameters of the language model (or assistant) by group: "embedding" (tied to the LM head), "per-layer embedding", "dense gemm"
-    without the head, "moe experts", "norm" (scales included). Vision and audio are left out. ``text`` is its config where it is read."""
+    """Parameters of the language model (or assistant) by group, without vision and audio.
+
+    The groups are "embedding" (tied to the LM head), "per-layer embedding", "dense gemm" without the head, "moe
+    experts" and "norm" (scales included). ``text``: its :func:`text_config`, if the caller has it.
+    """
     draft = "backbone_hidden_size" in config
     text = text_config(config) if text is None else text
     hidden, experts, ple = text.hidden_size, text.num_experts if text.enable_moe_block else 0, text.hidden_size_per_layer_input
@@ -98,7 +107,7 @@ def parameters(config: ConfigJson, text: Any = None) -> dict[str, int]:
 def kv_bytes_per_token(config: ConfigJson, kv_bytes: float = 2, scale_bytes: float = 0) -> dict[str, float]:
     """KV cache that one token takes in the layers that own theirs: {"full": bytes, "sliding": bytes}.
 
-    ``scale_bytes`` of each head beside its elements, in a cache with scales by token and head.
+    ``scale_bytes``: bytes of scales per token and head, in a cache that has them.
     """
     count = {"full": 0.0, "sliding": 0.0}
     for layer in layers(text_config(config)):
@@ -108,20 +117,23 @@ def kv_bytes_per_token(config: ConfigJson, kv_bytes: float = 2, scale_bytes: flo
 
 
 def distinct(choices: int, picks: int, tokens: int) -> float:
-    """Expected number of different ``choices`` (experts) of ``tokens`` that each pick ``picks`` uniformly: E·(1 − (1 − k/E)^T).
+    """Expected number of different ``choices`` (experts) of ``tokens`` that each pick ``picks`` uniformly.
 
-    Real routing is not uniform and hits fewer.
+    It is E·(1 − (1 − k/E)^T). Real routing is not uniform and hits fewer.
     """
     return choices * (1 - (1 - picks / choices) ** tokens)
 
 
 def keys_read(context: int, queries: int, window: int | None) -> int:
-    """Keys that at least one of the last ``queries`` of ``context`` tokens sees; a ``window`` includes the query's own key."""
+    """Keys that at least one of the last ``queries`` of ``context`` tokens sees.
+
+    A ``window`` includes the query's own key.
+    """
     return context if window is None else min(context, window + queries - 1)
 
 
 def keys_attended(context: int, queries: int, window: int | None) -> int:
-    """Query-key pairs of the last ``queries`` of ``context`` tokens under a causal mask: Σ min(position + 1, window)."""
+    """Query-key pairs of the last ``queries`` of ``context`` tokens, causally masked: Σ min(position + 1, window)."""
     first = context - queries + 1
     limit = context if window is None else min(window, context)
     growing = max(0, min(queries, limit - first + 1))  # queries that still see every key before them

@@ -1,4 +1,4 @@
-"""A released size's text and vision config as plain values: what transformers' classes hold, without their import of torch.
+"""A released size's text and vision config as plain values: those of transformers' classes, without importing torch.
 
 ``capacity`` answers at once with these. ``tests/unit/test_plain_config.py`` compares every value with transformers.
 """
@@ -28,7 +28,7 @@ VISION: dict[str, Any] = {
     "patch_size": 16,
     "pooling_kernel_size": 3,
 }
-"""transformers' defaults, of what is read here (models/gemma4/configuration_gemma4.py)."""
+"""transformers' defaults of the values that are read here (models/gemma4/configuration_gemma4.py)."""
 
 
 def text(config: Mapping[str, Any]) -> SimpleNamespace:

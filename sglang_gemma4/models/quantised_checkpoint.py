@@ -1,4 +1,4 @@
-"""A quantised Gemma 4 checkpoint's names and tensors meet SGLang's modules: ignored layers, routers and tables."""
+"""Fits a quantised Gemma 4 checkpoint's names and tensors to SGLang's modules: ignored layers, routers and tables."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,16 @@ from sglang_gemma4.models import gptq_layout, quantised_names
 
 _LISTS = ("ignore", "ignored_layers", "modules_to_not_convert")
 _NEVER_QUANTISED = re.compile(r"(.*(?:router\.proj|embed_tokens|embed_tokens_per_layer|input_proj|pos_proj))\.(.+)")
-"""Modules that SGLang builds without a quantisation config; linear layers and tables of Gemma 4."""
+"""Linear layers and embedding tables of Gemma 4 that SGLang builds without a quantisation config."""
 _PARTS = ("weight", "weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "input_scale")
 _EXPERTS_ZEROS = re.compile(r".*\.experts\.\d+\.\w+\.weight_zero_point$")
 
 
 def map_names(quant_config: Any, model_config: Any, _load_config: Any) -> Any:
-    """After ``_get_quantization_config``: add SGLang's names of the modules that the checkpoint names, in place; returns the config."""
+    """After ``_get_quantization_config``: add SGLang's names of the modules that the checkpoint names, in place.
+
+    Returns the config.
+    """
     if quant_config is None or not _is_gemma4(model_config):
         return quant_config
     from sglang.srt.models.gemma4_mm import Gemma4ForConditionalGeneration
@@ -39,12 +42,12 @@ def _is_gemma4(model_config: Any) -> bool:
 
 
 def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-    """Around ``load_weights``: a quantised checkpoint's routers and tables are dequantised for layers that are not quantised.
+    """Around ``load_weights``: dequantise a quantised checkpoint's routers and tables, whose layers are not quantised.
 
     Tensors in GPTQ's layout are regrouped (``gptq_layout``).
 
     Raises:
-        ValueError: half of a dequantised layer's tensors are missing.
+        ValueError: some of a dequantised layer's tensors are missing.
     """
     config = getattr(model, "quant_config", None)
     if config is None:
@@ -57,18 +60,22 @@ def load(original: Callable[..., Any], model: Any, weights: Iterable[tuple[str, 
 
 
 def turned(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, but zero points of experts ``[groups, outputs / 8]``: SGLang has them so, and turns levels and scales only
-    (srt/layers/moe/fused_moe_triton/layer.py:1365)."""
+    """The tensors, with zero points of experts transposed to ``[groups, outputs / 8]``, as SGLang holds them.
+
+    SGLang itself transposes only values and scales (srt/layers/moe/fused_moe_triton/layer.py:1365).
+    """
     for name, tensor in weights:
         yield name, tensor.T.contiguous() if _EXPERTS_ZEROS.match(name) else tensor
 
 
 def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None, zeros: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors, but quantised routers and tables as bfloat16 weights: SGLang would copy their levels and leave out the scales.
+    """The tensors, with quantised routers and tables as bfloat16 weights.
+
+    SGLang would copy their quantised values and leave out the scales.
 
     Args:
-        block: (outputs, inputs) that share a scale of fp8.
-        zeros: integers may have zero points.
+        block: (outputs, inputs) that share an fp8 scale.
+        zeros: whether integer values may have zero points.
     """
     waiting: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in weights:
@@ -81,7 +88,7 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None, 
         if (weight := _whole(parts, block, zeros)) is not None:
             del waiting[found[1]]
             yield f"{found[1]}.weight", weight
-    for layer in list(waiting):  # symmetric, beside others that are not
+    for layer in list(waiting):  # symmetric layers, in a checkpoint that has others too
         if (weight := _whole(waiting[layer], block, False)) is not None:
             del waiting[layer]
             yield f"{layer}.weight", weight
@@ -95,7 +102,7 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None, 
 
 
 def _whole(parts: dict[str, torch.Tensor], block: Any, zeros: bool) -> torch.Tensor | None:
-    """The weight, once its levels and scales are there."""
+    """The bfloat16 weight, once its quantised values and scales have arrived; else None."""
     from sglang_gemma4.kernels.dequantise import float8_weight, packed_weight
 
     if "weight_scale" not in parts:

@@ -1,11 +1,12 @@
-"""Names of a quantised checkpoint's ``ignore`` and ``targets`` as SGLang's Gemma 4 modules are called.
+"""Translates the names in a quantised checkpoint's ``ignore`` and ``targets`` to those of SGLang's Gemma 4 modules.
 
-A quantiser names the modules of transformers' model. SGLang fuses q, k and v, and gate and up, without the wrapper ``linear`` of a clipped
-layer; keeps experts under ``moe``; has other names in the audio tower; and asks for a v projection where the checkpoint has none (K = V) or
-where a layer reads another one's KV. A name that matches nothing is silently no exception: the layer is built for quantised weights, and
-the checkpoint's own, which are not, are never read into it.
+A quantiser names the modules of transformers' model. SGLang fuses q, k and v, and gate and up, without the wrapper
+``linear`` of a clipped layer. It keeps experts under ``moe`` and has other names in the audio tower. It also asks for
+a v projection where the checkpoint has none (K = V) or where a layer reads another layer's KV. An ignored name that
+matches nothing has silently no effect: the layer is built for quantised weights, and the checkpoint's unquantised ones
+are never loaded into it.
 
-No SGLang in here.
+SGLang is not imported.
 """
 
 import re
@@ -20,14 +21,14 @@ _ATTENTION = re.compile(r"(.*layers\.(\d+)\.self_attn\.)(q_proj|k_proj)$")
 
 @dataclass(frozen=True)
 class Attention:
-    """What a text model's layers lack: numbers of those whose V is K, and of those that read another layer's KV."""
+    """Numbers of a text model's layers whose V is K, and of those that read another layer's KV."""
 
     k_is_v: frozenset[int]
     shared: frozenset[int]
 
 
 def attention_of(text: object) -> Attention:
-    """From a text config."""
+    """The :class:`Attention` of a text config."""
     kinds = list(getattr(text, "layer_types", None) or ())
     k_is_v = {n for n, kind in enumerate(kinds) if kind == "full_attention"} if getattr(text, "attention_k_eq_v", False) else set()
     shared = int(getattr(text, "num_kv_shared_layers", 0) or 0)
@@ -35,10 +36,10 @@ def attention_of(text: object) -> Attention:
 
 
 def mapped(names: Iterable[str], attention: Attention, audio_name: Callable[[str], str] = lambda name: name) -> list[str]:
-    """``names`` as they are, and beside them what SGLang calls the same modules; patterns (``re:``) stay alone.
+    """``names``, followed by SGLang's names of the same modules. Patterns (``re:``) are not translated.
 
     Args:
-        audio_name: from a weight's name in the audio tower to SGLang's, both ending in a dot and the weight.
+        audio_name: maps a weight's name in the audio tower to SGLang's; both end in ``.weight``.
     """
     given = list(names)
     found = list(given)
@@ -49,7 +50,7 @@ def mapped(names: Iterable[str], attention: Attention, audio_name: Callable[[str
 
 
 def _others(name: str, attention: Attention, audio_name: Callable[[str], str]) -> list[str]:
-    """What SGLang calls one module beside its name in the checkpoint."""
+    """SGLang's names of one module, other than its name in the checkpoint."""
     names = [name]
     if (read := tensor_layout.mapped(f"{name}.weight").removesuffix(".weight")) != name:  # a text model's, or as transformers 4 saved it
         names.append(read)

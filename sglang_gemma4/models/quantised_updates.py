@@ -1,9 +1,9 @@
-"""Weight updates of a running server whose weights are quantised: which models cannot take one.
+"""Which models with quantised weights cannot take weight updates while they are served.
 
-When SGLang has loaded fp8 weights with a scale for each output or tensor it transposes them, without the loaders of their parameters, and
-it repacks 4-bit ones. Another checkpoint's tensors do not fit those any more: the first product of another shape ends an update, with
-square ones before it written over, and ``end_weight_update`` would rearrange once more what no trainer has sent. Weights in blocks stay as
-they are loaded, which trainers rely on.
+After loading, SGLang transposes fp8 weights with a scale for each output or tensor, and the result lacks the loaders of
+the parameters. It repacks 4-bit weights. Another checkpoint's tensors then no longer fit: the first weight of another
+shape ends an update, after square ones before it were overwritten. ``end_weight_update`` would rearrange weights again
+that no trainer has sent. Weights in blocks stay as they are loaded, which trainers rely on.
 """
 
 from typing import Any

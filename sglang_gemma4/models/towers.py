@@ -1,4 +1,4 @@
-"""Serving text alone (``--language-model-only``): vision and audio towers, or a 12B's projections, are neither built nor loaded."""
+"""Serving text only (``--language-model-only``): towers, or a 12B's projections, are neither built nor loaded."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ PARTS = ("vision_tower.", "embed_vision.", "audio_tower.", "embed_audio.", "visi
 
 
 def leave_out(original: Callable[..., None], module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Around ``__init__`` of the towers and their embedders: a module without parameters where the operator serves text alone."""
+    """Around ``__init__`` of the towers and their embedders: build no parameters if the operator serves text only."""
     if get_disagg().language_model_only:
         torch.nn.Module.__init__(module)
     else:
@@ -21,7 +21,7 @@ def leave_out(original: Callable[..., None], module: torch.nn.Module, *args: Any
 
 
 def skip_towers(model: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before ``load_weights`` of a Gemma 4 for conditional generation: the towers' tensors are passed over unread."""
+    """Before ``load_weights`` of a Gemma 4 for conditional generation: skip the towers' tensors unread."""
     return ((model, without(weights)), {}) if get_disagg().language_model_only else None
 
 

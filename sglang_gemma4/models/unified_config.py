@@ -1,8 +1,9 @@
 """A 12B's configuration (Gemma 4 unified) as transformers 5.19 saves it, in the terms that SGLang's model reads.
 
-SGLang reads it as a ``Gemma4Config``, whose parts have other fields and defaults. The released file states the values that matter;
-transformers leaves out those that follow from others or that its unified classes lack. So a fine-tuned 12B had no ``model_patch_size``,
-without which the start fails, an audio projection of 1536 inputs, and per-layer embeddings of width 256 that no weights fill.
+SGLang reads it as a ``Gemma4Config``, whose parts have other fields and defaults. The released file states the values
+that matter. transformers leaves out those that follow from others or that its unified classes lack. In stock a
+fine-tuned 12B therefore lacks ``model_patch_size``, without which the start fails. It also gets an audio projection of
+1536 inputs, and per-layer embeddings of width 256 that no weights fill.
 """
 
 from typing import Any
@@ -17,7 +18,10 @@ TEXT = {
 }
 VISION = {"patch_size": 16, "pooling_kernel_size": 3, "mm_embed_dim": 3840, "mm_posemb_size": 1120, "output_proj_dims": 3840}
 AUDIO = {"audio_embed_dim": 640}
-"""Defaults of ``Gemma4UnifiedTextConfig``, ``…VisionConfig`` and ``…AudioConfig`` that differ from those of the classes SGLang uses."""
+"""Defaults of ``Gemma4UnifiedTextConfig``, ``…VisionConfig`` and ``…AudioConfig``.
+
+Those that differ from the defaults of the classes that SGLang uses.
+"""
 
 
 def text(given: dict[str, Any]) -> dict[str, Any]:
@@ -26,7 +30,7 @@ def text(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def vision(given: dict[str, Any]) -> dict[str, Any]:
-    """A ``vision_config`` with the defaults filled in; a soft token's patch is made of small ones."""
+    """A ``vision_config`` with the defaults filled in; ``model_patch_size`` is the side of a soft token's patch."""
     filled = {**VISION, **given}
     return {**filled, "model_patch_size": filled["patch_size"] * filled["pooling_kernel_size"]}
 

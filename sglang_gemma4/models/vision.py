@@ -1,8 +1,9 @@
-"""Gemma 4's images and video frames through the vision tower in one batch: their real patches only, packed one behind the other.
+"""Encodes Gemma 4's images and video frames in one batch of the vision tower, packed without padding.
 
-SGLang encodes image by image, padded to the processor's budget of patches, and its GPU attentions drop the mask, so padding is attended.
-Here padding never enters the tower: images of all requests are packed, attention stays within each image by its length, and all that the
-host must know (sizes, orders) is computed from the positions before they are copied to the card.
+SGLang encodes image by image, padded to the processor's budget of patches. Its GPU attention kernels drop the mask, so
+padding is attended. Here padding never enters the tower: images of all requests are packed, and attention stays within
+each image by its length. All that the host must know (sizes, orders) is computed from the positions before they are
+copied to the GPU.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,16 +22,19 @@ from sglang.srt.layers.attention.vision import (
 )
 
 PACKED_BACKENDS = (VisionFlash3Attention, VisionFlash4Attention, VisionTritonAttention)
-"""Of --mm-attention-backend fa3, fa4 and triton_attn: kernels that attend within the lengths they are given."""
+"""Backends of --mm-attention-backend fa3, fa4 and triton_attn, whose kernels attend within given lengths."""
 FIXED_BYTES = 1 << 30
-"""Memory for one call of the tower on a CPU, and on cards that share the tower: all ranks must cut the same chunks."""
+"""Bytes for one call of the tower on a CPU, and on GPUs that share the tower: all ranks must cut the same chunks."""
 MOST_PATCHES = 1 << 16
-"""Most patches of one call: 28 images of 480 x 480; more do not fill a card better."""
+"""Most patches of one call: 28 images of 480 x 480; more do not fill a GPU better."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image or a frame: ``pixels`` ``[height * width, patch pixels]`` by rows, without padding; ``width`` and ``height`` in patches."""
+    """An image or a frame: ``pixels`` ``[height * width, patch pixels]`` by rows, without padding.
+
+    ``width`` and ``height`` are in patches.
+    """
 
     pixels: torch.Tensor
     width: int
@@ -38,15 +42,15 @@ class Picture:
 
     @property
     def patches(self) -> int:
-        """How many."""
+        """Number of patches."""
         return self.width * self.height
 
 
 class PackedAttention:
-    """A tower layer's attention: inside :func:`packed` it attends within each image, outside it is SGLang's own ``forward``.
+    """A tower layer's attention: within each image inside :func:`packed`, else SGLang's own ``forward``.
 
-    Inside, torch's attention replaces every backend but :data:`PACKED_BACKENDS`: SGLang's others for --mm-attention-backend drop the mask
-    of padding or, as flashinfer_cudnn, do not run Gemma 4's tower.
+    Inside, torch's attention replaces every backend but :data:`PACKED_BACKENDS`: SGLang's others for
+    --mm-attention-backend drop the mask of padding or, as flashinfer_cudnn, do not run Gemma 4's tower.
     """
 
     def __init__(self, backend: Any) -> None:
@@ -66,7 +70,7 @@ class PackedAttention:
 
 
 def image_by_image(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: Sequence[int], scale: float) -> torch.Tensor:
-    """Torch's attention within each image; consecutive images of one length are a batch. ``[tokens, heads, head_dim]``."""
+    """Torch's attention within each image, ``[tokens, heads, head_dim]``; adjacent images of one length are a batch."""
     out, first, number = torch.empty_like(q), 0, 0
     while number < len(lengths):
         length, count = lengths[number], 1
@@ -90,7 +94,7 @@ def attentions(tower: Any) -> list[PackedAttention]:
 
 @contextmanager
 def packed(tower: Any, lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Inside, the tower's one row is a pack of images of these lengths."""
+    """Inside, the tower's only row holds images of these lengths (patches), one after the other."""
     starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     metadata = prepare_vision_attention_metadata(starts, device, max_seqlen=max(lengths))
     layers = attentions(tower)
@@ -108,7 +112,8 @@ def collect(model: Any, items: Sequence[Any], positions_name: str) -> list[Pictu
 
     Args:
         model: ``Gemma4ForConditionalGeneration``.
-        positions_name: ``image_position_ids`` or ``video_position_ids``, ``[..., patches, 2]`` with (x, y), (-1, -1) for padding.
+        positions_name: ``image_position_ids`` or ``video_position_ids``, ``[..., patches, 2]`` with (x, y), (-1, -1)
+        for padding.
     """
     pixels: list[torch.Tensor] = []
     positions: list[torch.Tensor] = []
@@ -139,7 +144,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _to_host(positions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Positions on the host; those on a card are copied at once."""
+    """Positions on the host; those on a GPU come in one copy."""
     if not any(place.is_cuda for place in positions):
         return positions
     on_host: Sequence[torch.Tensor] = torch.cat(list(positions)).cpu().split([place.shape[0] for place in positions])
@@ -147,7 +152,10 @@ def _to_host(positions: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 
 def grid_size(positions: torch.Tensor, kernel: int) -> tuple[int, int] | str:
-    """Width and height in patches of an image's positions ``[patches, 2]`` on the host, or why they do not pool into soft tokens."""
+    """Width and height in patches of an image, from its positions ``[patches, 2]`` on the host.
+
+    Or why they do not pool into soft tokens.
+    """
     real = (positions != -1).any(-1)
     width, height = (int(side) + 1 for side in positions.max(0).values)
     count = width * height
@@ -173,7 +181,10 @@ def pooling_order(width: int, height: int, kernel: int) -> torch.Tensor:
 
 
 def chunks(pictures: Sequence[Picture], most: int) -> list[list[int]]:
-    """Numbers of the pictures of each call of the tower: similar sizes, at most ``most`` patches unless one picture alone has more."""
+    """Indices of the images for each call of the tower.
+
+    A call has images of similar sizes and at most ``most`` patches, unless a single image has more.
+    """
     found: list[list[int]] = []
     filled = 0
     for number in sorted(range(len(pictures)), key=lambda n: pictures[n].patches):
@@ -187,7 +198,10 @@ def chunks(pictures: Sequence[Picture], most: int) -> list[list[int]]:
 
 
 def most_patches(tower: Any, patch_pixels: int, device: torch.device) -> int:
-    """Most patches of one call of the tower: what half of the free memory holds, by the bytes of a patch where the tower is widest."""
+    """Most patches of one call of the tower: those that half of the free memory holds.
+
+    A patch counts with its bytes where the tower is widest.
+    """
     layer = tower.encoder.layers[0]
     attention = layer.self_attn
     config, element = tower.config, tower.patch_embedder.input_proj.weight.element_size()
@@ -197,13 +211,16 @@ def most_patches(tower: Any, patch_pixels: int, device: torch.device) -> int:
     of_patch = width + 12 * patch_pixels + 8 * config.hidden_size + 16 * attention.head_dim
     free = FIXED_BYTES
     if device.type == "cuda" and not shared:
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # the allocator's own, which it can give again
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by the allocator, which can reuse it
         free = (torch.cuda.mem_get_info(device)[0] + unused) // 2
     return min(MOST_PATCHES, int(free // of_patch))
 
 
 def encode(model: Any, pictures: Sequence[Picture]) -> torch.Tensor:
-    """``[soft tokens of all pictures in order, text hidden]`` embeddings; one call of the tower for each chunk, one of the embedder."""
+    """``[soft tokens of all images in order, text hidden]`` embeddings.
+
+    The tower is called once for each chunk, the embedder once.
+    """
     tower, device = model.vision_tower, model.vision_tower.device
     square = tower.pooling_kernel_size**2
     parts, order = [], []
@@ -219,7 +236,10 @@ def encode(model: Any, pictures: Sequence[Picture]) -> torch.Tensor:
 
 
 def soft_tokens(tower: Any, pictures: Sequence[Picture], device: torch.device) -> torch.Tensor:
-    """The tower's ``[soft tokens, hidden]`` of some pictures, pooled, scaled and standardized in float32 as transformers does."""
+    """The tower's ``[soft tokens, hidden]`` of some images.
+
+    They are pooled, scaled and standardized in float32 as transformers does.
+    """
     kernel, embedder = tower.pooling_kernel_size, tower.patch_embedder
     weight, table = embedder.input_proj.weight, embedder.position_embedding_table
     first, orders = 0, []

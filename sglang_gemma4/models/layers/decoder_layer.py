@@ -1,11 +1,12 @@
 """Gemma 4's decoder layer, with its norms in fewer launches.
 
-It hooks into two places of SGLang's layer, so that sums over ranks, captured hidden states and pipeline stages stay where they are: the
-read of the residual after attention, when the attention's sum over ranks is complete, and ``_next_stream``, the layer's output.
+It hooks into two places of SGLang's layer, so that sums over ranks, captured hidden states and pipeline stages stay
+where they are: the read of the residual after attention, when the attention's sum over ranks is complete, and
+``_next_stream``, the layer's output.
 
-A launch may compute a later norm ahead (the router's, the experts', the next layer's). :class:`ReadyNorm` keeps the result and returns it
-if asked for the norm of the very same tensor; for any other it computes the norm. So a residual that was moved, cut or replaced in
-between gets its own norm.
+A launch may compute a later norm ahead (the router's, the experts', the next layer's). :class:`ReadyNorm` keeps the
+result and returns it if asked for the norm of the very same tensor; for any other it computes the norm. So a residual
+that was moved, cut or replaced in between gets its own norm.
 """
 
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def norm_problem(*norms: Any) -> str | None:
 
 
 def no_rows(x: Any) -> bool:
-    """Whether a hidden state is an idle rank's, without rows; a quantised one is a tuple, and has rows."""
+    """Whether a hidden state is an idle rank's, without tokens. A quantised one is a tuple, and has tokens."""
     return isinstance(x, torch.Tensor) and x.shape[0] == 0
 
 
@@ -97,11 +98,11 @@ class AfterAttention:
 
     layer: Any
     problem: str | None
-    """Why this layer keeps SGLang's norms."""
+    """Why this layer keeps SGLang's norms, or None."""
 
     @classmethod
     def of(cls, layer: Any) -> "AfterAttention":
-        """Those of a ``Gemma4DecoderLayer``."""
+        """The norms of a ``Gemma4DecoderLayer``."""
         norms = [layer.post_attention_layernorm, layer.pre_feedforward_layernorm]
         if layer.enable_moe_block:
             norms += [layer.router.norm, layer.pre_feedforward_layernorm_2]
@@ -177,8 +178,9 @@ def tail_problem(layer: Any, hidden_states: Any, residual: Any) -> str | None:
 
 
 def next_stream(layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor, forward_batch: Any) -> torch.Tensor:
-    """What ``Gemma4DecoderLayer._next_stream`` returns for a layer without per-layer embeddings, the next input norm computed with it.
+    """What ``Gemma4DecoderLayer._next_stream`` returns for a layer without per-layer embeddings.
 
+    The same launch computes the norm that reads it.
     Args:
         hidden_states: ``[rows, hidden]``, the dense FFN's input; ``residual`` alike.
     """
@@ -210,8 +212,9 @@ def ple_problem(layer: Any, hidden_states: Any, residual: Any, per_layer_input: 
 def next_stream_with_ple(
     layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor, per_layer_input: torch.Tensor, forward_batch: Any
 ) -> torch.Tensor:
-    """What ``Gemma4DecoderLayer._next_stream`` returns for a layer with per-layer embeddings; rounded where its separate kernels round.
+    """What ``Gemma4DecoderLayer._next_stream`` returns for a layer with per-layer embeddings.
 
+    It is rounded where SGLang's separate kernels round.
     Args:
         hidden_states: ``[rows, hidden]``, the dense FFN's input; ``residual`` alike.
         per_layer_input: ``[rows, per-layer width]``.

@@ -1,7 +1,7 @@
-"""The MTP draft's head where only the token is wanted: one pass over the weight instead of logits and a reduction over them.
+"""The MTP draft's head where only the token is needed: one pass over the weight instead of logits and a reduction.
 
-Under tensor parallelism every rank of the draft holds the whole head. Sharded, each rank scores its range of the vocabulary, and one pair
-(score, token) per row and rank is gathered.
+Under tensor parallelism every rank of the draft holds the whole head. Sharded, each rank scores its range of the
+vocabulary, and one pair (score, token) per row and rank is gathered.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from sglang_gemma4.models.layers.sharded_head import vocabulary_range
 
 Say = Callable[[str], None]
 CENTROID_ROWS = 8
-"""Rows up to which the centroids' kernel is faster than the chain's gathered product (runs/2026-11-22-kernel-times)."""
+"""Most rows for which the centroids' kernel is faster than the chain's gathered GEMM (runs/2026-11-22-kernel-times)."""
 
 
 class DraftHead(LogitsProcessor):  # type: ignore[misc]
@@ -102,7 +102,7 @@ def centroid_token(model: Any, say: Say, hidden_states: torch.Tensor) -> torch.T
 
 
 def install(model: Any, say: Say, sharded: bool) -> None:
-    """Give an assistant, whose worker needs tokens only, the head for its kind of embeddings."""
+    """Give an assistant whose worker only needs tokens the head for its type of embeddings."""
     if model.use_ordered_embeddings:
         model._apply_centroid_masking = partial(centroid_token, model, say)
     else:

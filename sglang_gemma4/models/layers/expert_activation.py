@@ -1,4 +1,4 @@
-"""The activation of Gemma 4's experts in SGLang's kernels, by the layer's weights: gelu by tanh, as the config says."""
+"""Makes SGLang's kernels for Gemma 4's experts compute GELU by tanh, as the config says, for each weight format."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,10 @@ GELU = ("gelu", "gelu_tanh")
 
 
 def use_tanh_gelu(layer: Any, activation: str) -> str | None:
-    """Let SGLang's kernels of this ``FusedMoE`` compute the model's tanh gelu, not erf's; or say why they stay as they are."""
+    """Make SGLang's kernels of this ``FusedMoE`` compute GELU by tanh instead of erf.
+
+    Returns why they stay as they are, or None.
+    """
     from sglang.srt.runtime_context import get_flags
 
     config = layer.moe_runner_config
@@ -60,9 +63,9 @@ def _name(layer: Any, method: Any) -> str:
 
 
 def for_gelu(scheme: Any, config: Any, layer: Any, layer_name: str | None = None) -> Any:
-    """After ``get_moe_scheme``: 4-bit experts with gelu by SGLang's Triton kernel where its Marlin kernel, which has silu only, was chosen.
+    """After ``get_moe_scheme``: SGLang's Triton kernel for 4-bit experts with GELU, where its Marlin kernel was chosen.
 
-    The Triton runner knows gelu; only its scheme refuses it (:func:`run_gelu`).
+    Marlin's has SiLU only. The Triton runner knows GELU; only its scheme refuses it (:func:`run_gelu`).
     """
     if type(scheme) is not CompressedTensorsWNA16MoE or layer.moe_runner_config.activation not in GELU:
         return scheme
@@ -74,9 +77,10 @@ def for_gelu(scheme: Any, config: Any, layer: Any, layer_name: str | None = None
 
 
 def finish_zeros(_result: None, scheme: Any, layer: Any) -> None:
-    """After ``process_weights_after_loading`` of the Triton scheme, which rearranges levels and scales: zero points as its kernel has them.
+    """After ``process_weights_after_loading`` of the Triton scheme: rearrange zero points for its kernel.
 
-    They are loaded as ``[experts, groups, outputs / 8]`` int32, and the kernel reads ``[experts, outputs / 2, groups]`` uint8.
+    The scheme itself rearranges quantised values and scales only. Zero points are loaded as
+    ``[experts, groups, outputs / 8]`` int32, and the kernel reads ``[experts, outputs / 2, groups]`` uint8.
     """
     for name in ("w13_weight_zero_point", "w2_weight_zero_point"):
         loaded = getattr(layer, name, None)
@@ -86,23 +90,24 @@ def finish_zeros(_result: None, scheme: Any, layer: Any) -> None:
 
 
 def with_zeros(info: Any, scheme: Any, layer: Any) -> Any:
-    """After ``get_triton_quant_info``, which leaves zero points out."""
+    """After ``get_triton_quant_info``: add the zero points, which it leaves out."""
     if not scheme.sym:
         info.w13_zp, info.w2_zp = layer.w13_weight_zero_point, layer.w2_weight_zero_point
     return info
 
 
 def in_order(weights: Any) -> Any:
-    """compressed-tensors' ``QuantizationArgs`` without an order that the calibration alone went by.
+    """compressed-tensors' ``QuantizationArgs`` without an activation order that only the calibration used.
 
-    GPTQ visits inputs by their activations. Under ``actorder`` ``weight`` (``static``), llm-compressor's default, groups are those of the
-    inputs in order all the same; ``group`` (``dynamic``) puts the group of each input beside the levels.
+    GPTQ visits inputs in the order of their activations. Under ``actorder`` ``weight`` (``static``), llm-compressor's
+    default, groups still follow the order of the inputs. ``group`` (``dynamic``) stores each input's group with the
+    weights.
     """
     return weights if weights.actorder in (None, ActivationOrdering.GROUP) else weights.model_copy(update={"actorder": None})
 
 
 def run_gelu(original: Callable[..., Any], scheme: Any, layer: Any, dispatch_output: Any) -> Any:
-    """Around ``CompressedTensorsWNA16TritonMoE.apply_weights``, which asserts silu before a runner that takes either."""
+    """Around ``CompressedTensorsWNA16TritonMoE.apply_weights``, which asserts SiLU though its runner takes GELU too."""
     if scheme.moe_runner_config.activation not in GELU:
         return original(scheme, layer, dispatch_output)
     return scheme.runner.run(dispatch_output, scheme.get_triton_quant_info(layer))

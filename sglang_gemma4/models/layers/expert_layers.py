@@ -1,4 +1,4 @@
-"""Gemma 4's expert layers through our kernels, by the number of tokens; SGLang's kernels compute what they do not take."""
+"""Gemma 4's expert layers through our kernels, by number of tokens; SGLang's kernels compute what ours do not take."""
 
 import sys
 from collections.abc import Callable
@@ -24,31 +24,42 @@ from sglang_gemma4.patching import takes
 Kernel = Callable[[torch.Tensor, Weight, Weight, torch.Tensor, torch.Tensor], torch.Tensor]
 
 GROUPED_LEAST, GROUPED_MOST = 32, 320
-"""Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens; beyond, SGLang's larger tiles are faster."""
+"""Tokens of ``grouped_experts``, up to a verify step of 80 requests with 4 draft tokens.
+
+Beyond, SGLang's larger tiles are faster.
+"""
 GROUPED_LEAST_OF_QUANTISED = 17
-"""Fewest of quantised experts: SGLang's launches for fp8 round the rows too, and its tiles for 4 bits are none: 15 times as long at 32
-tokens on an H200 (``runs/2026-11-26-26b-h200-int4``)."""
+"""Fewest tokens of ``grouped_experts`` for quantised experts, from which on SGLang is slower.
+
+Its fp8 launches also quantise activations, and it has no tuned tiles for 4 bits: at 32 tokens on an H200 it takes 15
+times as long (``runs/2026-11-26-26b-h200-int4``).
+"""
 PREFILL_LEAST = 1024
 """Fewest tokens of ``prefill_experts``; not measured below."""
 PREFILL_LEAST_OF_GROUPED = 2049
-"""Fewest of 4-bit experts. Writing a layer of 26B-A4B out takes an H200 0.49 ms; ``grouped_experts`` takes 0.60 ms in all for 1,024 tokens
-and 1.08 for 2,048, ``prefill_experts`` 0.95 and 1.05, and 2.1 for 8,192, where the other takes 4.1 and SGLang's Triton kernel 28
-(``runs/2026-11-26-26b-h200-int4``). Where the tiles of ``prefill_experts`` are not for the card, ``grouped_experts`` takes all."""
+"""Fewest tokens of ``prefill_experts`` for 4-bit experts, which it dequantises first.
+
+On 26B-A4B and an H200 ``grouped_experts`` takes 1.08 ms for 2,048 tokens and ``prefill_experts`` 1.05. At 1,024 tokens
+the former is faster, at 8,192 the latter (``runs/2026-11-26-26b-h200-int4``). If the tiles of ``prefill_experts`` are
+not for the GPU, ``grouped_experts`` takes all batches.
+"""
 
 
 CHUNK_MOST = 4096
-"""Most tokens of ``chunk_experts``: 1.23 ms there, where ``prefill_experts`` takes 1.37 (``runs/2026-11-29-26b-h200-int4-gaps``). More
-were not timed."""
+"""Most tokens of ``chunk_experts``, for which it takes 1.23 ms and ``prefill_experts`` 1.37.
+
+Larger batches were not timed (``runs/2026-11-29-26b-h200-int4-gaps``).
+"""
 
 
 class ExpertKernels:
-    """Replaces a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to the one before it.
+    """Replaces a layer's ``run_moe_core`` for batches of ``least`` to ``most`` tokens; others go to the previous one.
 
     Args:
-        name: of the patch, for its notes.
+        name: the patch's, for its notes.
         layer: SGLang's ``FusedMoE`` of a Gemma 4 layer.
         activation: the model's ``hidden_activation``.
-        against_card: why the kernel is not for a card, or None.
+        against_card: returns why the kernel is not for a GPU, or None.
         quantised: whether the kernel takes quantised experts.
     """
 
@@ -67,7 +78,7 @@ class ExpertKernels:
         self.kernel, self.least, self.most = kernel, least, most
         self.before = layer.run_moe_core
         self.declined = False
-        """Whether a batch with such a number of tokens was left to SGLang."""
+        """Whether a batch of ``least`` to ``most`` tokens was left to SGLang."""
         self.steps = 0
         """Batches computed here; read by tests."""
 
@@ -138,8 +149,8 @@ class Chosen:
 class FewTokenExperts(ExpertKernels):
     """Routing and experts of one ``Gemma4MoE`` at 1 to 16 tokens: the launch that chooses also gathers rows by expert.
 
-    It replaces SGLang's routing function too, and keeps the blocks until the experts are computed with the very same ids. Once it has
-    declined a batch, SGLang routes all later ones.
+    It replaces SGLang's routing function too, and keeps the blocks until the experts are computed with the very same
+    ids. Once it has declined a batch, SGLang routes all later ones.
     """
 
     def __init__(self, moe: Any, hidden: int, activation: str) -> None:
@@ -161,7 +172,7 @@ class FewTokenExperts(ExpertKernels):
         self.ids: torch.Tensor | None = None
         self.blocks: Blocks | None = None
         self.chosen: Chosen | None = None
-        """What ``router_choice.py`` chose together with the router's product, until the routing is asked for."""
+        """What ``router_choice.py`` chose in the router's GEMM, kept until the routing is asked for."""
         self.taken = 0
         """Batches whose blocks came from the routing; read by tests."""
         self.topk = moe.topk.topk_config.top_k
@@ -172,7 +183,7 @@ class FewTokenExperts(ExpertKernels):
     def route(
         self, hidden_states: torch.Tensor, gating_output: torch.Tensor, topk: int, renormalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, as SGLang's routing function gives them."""
+        """Weights ``[tokens, topk]`` float32 and ids ``[tokens, topk]`` int32, like SGLang's routing function."""
         chosen, self.ids, self.blocks, self.chosen = self.chosen, None, None, None
         if chosen is not None and chosen.logits is gating_output and topk == self.topk:
             self.ids, self.blocks = chosen.ids, chosen.blocks
@@ -186,7 +197,7 @@ class FewTokenExperts(ExpertKernels):
         return routed
 
     def may_route(self, rows: torch.Tensor) -> bool:
-        """Whether the experts of a batch with these rows are chosen here: not where SGLang will compute them, which says why."""
+        """Whether the experts of a batch with these rows are chosen here. False if SGLang will compute them."""
         takes = self.least <= rows.shape[0] <= self.most and not self.declined and not torch.compiler.is_compiling()
         return takes and reason_against_device(rows.device) is None
 
@@ -204,8 +215,10 @@ def take_few_tokens(moe: Any, hidden: int, activation: str) -> None:
 
 
 def take_groups(layer: Any, activation: str) -> None:
-    """Take batches of 32 to 320 tokens of this ``FusedMoE``; below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times), unless
-    the experts are quantised. Of 4-bit experts all batches that ``prefill_experts`` leaves, which stands before this.
+    """Take batches of 32 to 320 tokens of this ``FusedMoE``.
+
+    Below, SGLang's kernels are no slower (runs/2026-11-22-kernel-times), unless the experts are quantised. For 4-bit
+    experts there is no upper limit: this takes every batch that ``prefill_experts`` declined.
     """
     least = GROUPED_LEAST if weight_formats.is_plain(layer) else GROUPED_LEAST_OF_QUANTISED
     most = sys.maxsize if _are_grouped(layer) else GROUPED_MOST
@@ -217,9 +230,10 @@ def _are_grouped(layer: Any) -> bool:
 
 
 def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
-    """As ``expert_blocks``, by SGLang's compiled kernels: ours, whose programs each count all rows, are slow for tens of thousands.
+    """As ``expert_blocks``, by SGLang's compiled kernels, which are faster for tens of thousands of rows.
 
-    An expert's rows lie in any order; rows of no expert lie in blocks of expert -1.
+    Each program of ours counts all rows. An expert's rows are in any order; rows of no expert are in blocks of expert
+    -1.
     """
     from sglang.srt.layers.moe.moe_runner.triton_utils.moe_align_block_size import moe_align_block_size
 
@@ -231,7 +245,7 @@ def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:
 def many_token_experts(
     x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tensor, ids: torch.Tensor, room: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where they are interpreted."""
+    """``prefill_experts`` with blocks from SGLang's kernels, or from ours where kernels are interpreted."""
     tiles = tiles_for(x.dtype)
     blocks = aligned_blocks(ids, w13.shape[0], tiles[0]) if ids.is_cuda else None
     return prefill_experts(x, w13, w2, weights, ids, blocks, tiles, room=room)
@@ -246,7 +260,7 @@ def chunk_of_four_bits(
 
 
 class ChunkExperts(ExpertKernels):
-    """4-bit experts of a ``FusedMoE`` in a chunk of more tokens than a verify step has, on a Hopper."""
+    """4-bit experts of a ``FusedMoE`` in a chunk of more tokens than a verify step has, on a Hopper GPU."""
 
     def __init__(self, layer: Any, activation: str) -> None:
         against = warpgroup_products.reason_against_card
@@ -270,8 +284,8 @@ def take_chunks(layer: Any, activation: str) -> None:
 class ManyTokenExperts(ExpertKernels):
     """The experts of a ``FusedMoE`` in a prefill chunk.
 
-    Of 4-bit experts each product's weights are written out first, into memory that all layers of a model share: it is taken with the
-    weights, so that KV pools are sized for what it leaves.
+    The weights of 4-bit experts are dequantised first, one GEMM's after the other, into memory that all layers of a
+    model share. That memory is allocated with the weights, so that KV pools are sized for what it leaves.
     """
 
     def __init__(self, layer: Any, activation: str) -> None:
@@ -290,5 +304,5 @@ class ManyTokenExperts(ExpertKernels):
 
 
 def take_many(layer: Any, activation: str) -> None:
-    """Take prefill chunks of this ``FusedMoE``: batches of 1,024 tokens and more, of 4-bit experts those of 2,049 and more."""
+    """Take prefill chunks of this ``FusedMoE``: batches of 1,024 tokens and more, with 4-bit experts 2,049 and more."""
     layer.run_moe_core = ManyTokenExperts(layer, activation)

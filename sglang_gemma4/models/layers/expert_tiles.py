@@ -44,7 +44,7 @@ def write(path: Path, tiles: Tiles) -> None:
 
 @functools.cache
 def for_server(experts: int, inner: int, down: bool, folder: Path = FOLDER) -> Tiles | None:
-    """The tiles for this card, or None with a note that says how to make them.
+    """The tiles for this GPU, or None with a note that says how to make them.
 
     Both files or neither: rows are gathered once for both GEMMs, so their tiles belong together.
     """

@@ -1,7 +1,7 @@
-"""Dense products of Gemma 4's layers through the kernel for few rows: linear layers, and the FFN with its activation in the product.
+"""Dense GEMMs of Gemma 4's layers through the small-M kernel: linear layers, and the FFN with its activation fused.
 
-A linear layer keeps its class, its weight and its shard; only its ``quant_method``, which multiplies, is replaced. An fp8 layer's keeps its
-class's behaviour for everything else, and multiplies what is not for our kernel.
+A linear layer keeps its class, its weight and its shard. Only its ``quant_method``, which multiplies, is replaced. The
+one of an fp8 layer keeps its class's behaviour for everything else, and for GEMMs that our kernel does not take.
 """
 
 from types import SimpleNamespace
@@ -23,41 +23,53 @@ from sglang_gemma4.models import derived
 from sglang_gemma4.models.layers import four_bit_layers, weight_formats
 
 MOST_ROWS = 16
-"""Rows up to which our kernel multiplies: a verify step of 4 requests with 4 draft tokens. At 32 rows the wide products would gain 0 to 1.9
-of a layer's 453 µs (``runs/2026-11-23-26b-layer-chain``)."""
+"""Most rows that our kernel multiplies: a verify step of 4 requests with 4 draft tokens.
+
+At 32 rows the wide GEMMs would gain at most 1.9 of a layer's 453 µs (``runs/2026-11-23-26b-layer-chain``).
+"""
 MOST_ROWS_OF_LAST_BESIDE_EXPERTS = 1
-"""Rows of the dense FFN's second product beside experts: a layer takes 80 µs, not 83, at one row, but 142, not 139, at 4 (same run),
-perhaps because its programs occupy the card while experts wait."""
+"""Most rows of the dense FFN's second GEMM if it runs in parallel with experts.
+
+At one row a layer takes 80 µs instead of 83, but at 4 rows 142 instead of 139 (same run). Perhaps its programs occupy
+the GPU while experts wait.
+"""
 MOST_ROWS_OF_NARROW, NARROW = 32, 512
-"""Rows of a product with so few outputs, a router's or a per-layer gate's: 4.2 µs at 32 rows on an H200, SGLang's 6.2, which adds up parts
-in a second launch (``runs/2026-11-22-prefill-expert-times``); or with so narrow an input, a per-layer embedding's. Also of an FFN's first
-product, which includes the activation: beside experts 2.4 of a layer's 395 µs at 32 rows (``runs/2026-11-23-26b-layer-chain``), in layers
-of E2B, E4B and 31B 1.5 to 10 µs (``runs/2026-11-26-dense-layers``)."""
+"""Most rows of a GEMM with few outputs (a router, a per-layer gate) or few inputs (a per-layer embedding).
+
+``NARROW`` is the most that counts as few.
+At 32 rows on an H200 it takes 4.2 µs and SGLang's, which adds up parts in a second launch, 6.2
+(``runs/2026-11-22-prefill-expert-times``). The limit also holds for an FFN's first GEMM, which includes the
+activation. In parallel with experts that gains 2.4 of a layer's 395 µs at 32 rows
+(``runs/2026-11-23-26b-layer-chain``), in layers of E2B, E4B and 31B 1.5 to 10 µs (``runs/2026-11-26-dense-layers``).
+"""
 LARGE_FFN = 8192
-"""Outputs of gate and up together, from which on that is so of an FFN alone; the drafts' are smaller, and were not measured."""
+"""Fewest outputs of gate and up together for which that holds in an FFN without parallel experts.
+
+The drafts' FFNs are smaller, and were not measured.
+"""
 MOST_ROWS_OF_FP8 = 16
-"""Rows of an fp8 GEMM. With more rows SGLang's two launches take less time: they round the activation to fp8 first
+"""Most rows of an fp8 GEMM. With more rows SGLang's two launches take less time: they round the activation to fp8 first
 (``runs/2026-11-30-h200-fp8-linear``)."""
 MOST_ROWS_OF_SMALL_FP8, SMALL_FP8 = 32, 20e6
-"""The same of a weight of at most so many elements, where SGLang's first launch counts for more."""
+"""The same for a weight of at most ``SMALL_FP8`` elements, where SGLang's first launch counts for more."""
 MOST_ROWS_OF_WIDE_FP8, WIDE_FP8 = 8, 4096
-"""The same of a weight whose outputs and inputs are both more than ``WIDE_FP8``: 31B's."""
+"""The same for a weight whose outputs and inputs are both more than ``WIDE_FP8``: 31B's."""
 
 
 class FewRows:
-    """A ``quant_method`` of a linear layer with our kernel in it; before a class of SGLang's among the bases."""
+    """Mixin for a linear layer's ``quant_method`` that uses our kernel; it precedes SGLang's class among the bases."""
 
     done: torch.Tensor
     most_rows: int
 
     def start(self, layer: Any, most_rows: int) -> None:
-        """Make what the launches for this layer share, before its weights are loaded."""
+        """Make the counters that this layer's launches share, before its weights are loaded."""
         weight = layer.weight_packed if weight_formats.is_grouped(layer) else layer.weight
         self.done = derived.scratch(layer, "few_row_linear_done", counters(weight.shape[0], weight.device))
         self.most_rows = most_rows
 
     def takes(self, x: torch.Tensor, weight: Weight) -> bool:
-        """Whether the kernel multiplies these; the weight may be some rows of the layer's."""
+        """Whether the kernel multiplies these; ``weight`` may be some rows of the layer's."""
         taken = 0 < x.shape[0] <= self.most_rows and x.dim() == 2 and x.stride(1) == 1 and reason_against(x, weight) is None
         return taken and patching.takes("few_row_linear", None)
 
@@ -69,7 +81,7 @@ class FewRows:
         return weight if self.takes(x, weight) else None
 
     def gated_outputs(self, layer: Any, x: torch.Tensor) -> torch.Tensor | None:
-        """The product with gate and up, and the activation, in one launch; None: they are multiplied and activated by others."""
+        """The GEMM with gate and up, and the activation, in one launch; None if the kernel does not take ``x``."""
         weight = self.weight_for(layer, x)
         return None if weight is None else few_row_linear(x, weight, self.done, gated=True)
 
@@ -78,12 +90,12 @@ class FewRows:
         weight = self.weight_for(layer, x, bias)
         if weight is not None:
             return few_row_linear(x, weight, self.done)
-        out: torch.Tensor = super().apply(layer, x, bias)  # type: ignore[misc]  # which may be another backend's than torch's
+        out: torch.Tensor = super().apply(layer, x, bias)  # type: ignore[misc]  # may use another backend than torch's
         return out
 
 
 class FewRowLinear(FewRows, UnquantizedLinearMethod):
-    """The ``quant_method`` of a linear layer; ``most_rows``: of one whose place in the model decides."""
+    """The ``quant_method`` of an unquantised linear layer; ``most_rows``: a limit set by its place in the model."""
 
     def __init__(self, layer: Any, most_rows: int | None = None) -> None:
         super().__init__()
@@ -98,10 +110,10 @@ class FewRowLinear(FewRows, UnquantizedLinearMethod):
 
 
 class FewRowsOfFp8(FewRows):
-    """An fp8 layer's."""
+    """The ``quant_method`` of an fp8 layer."""
 
     def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """As :meth:`FewRowLinear.first_outputs`; what our kernel does not take, SGLang's multiplies, on a view of the weight."""
+        """As :meth:`FewRowLinear.first_outputs`; SGLang's GEMM takes the other batches, on a view of the weight."""
         weight = self.weight_for(layer, x, bias)
         if isinstance(weight, weights.Scaled):
             return few_row_linear(x, weight.first(outputs), self.done)
@@ -118,18 +130,18 @@ class FewRowsOfFp8(FewRows):
 
 
 class FewRowFp8(FewRowsOfFp8, Fp8LinearMethod):
-    """Of ``--quantization fp8``, and of a checkpoint in that format."""
+    """The ``quant_method`` under ``--quantization fp8``, and for a checkpoint in that format."""
 
 
 class FewRowCompressed(FewRowsOfFp8, CompressedTensorsLinearMethod):
-    """Of compressed-tensors' FP8."""
+    """The ``quant_method`` for compressed-tensors' FP8."""
 
 
 class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
-    """Of compressed-tensors' 4 bits, where they stay as the checkpoint has them."""
+    """The ``quant_method`` for compressed-tensors' 4-bit weights that stay as the checkpoint has them."""
 
     def first_outputs(self, layer: Any, x: torch.Tensor, outputs: int, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """As :meth:`FewRowLinear.first_outputs`; for many rows that part alone is written out."""
+        """As :meth:`FewRowLinear.first_outputs`; for many rows only that part is dequantised."""
         found: Any = weight_formats.linear_weight(layer)
         part = found.first(outputs)
         if bias is None and self.takes(x, part):
@@ -138,10 +150,10 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
 
 
 def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
-    """The method for a linear layer without :func:`linear_problem`; SGLang's keeps what it knows.
+    """The method for a linear layer without :func:`linear_problem`; it keeps the attributes of SGLang's method.
 
     Args:
-        most_rows: of an unquantised layer, where its place in the model decides.
+        most_rows: the limit of an unquantised layer, if its place in the model sets one.
     """
     if weight_formats.is_plain(layer):
         return FewRowLinear(layer, most_rows)
@@ -154,7 +166,10 @@ def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
 
 
 def fp8_rows(outputs: int, width: int) -> int:
-    """The most rows of an fp8 GEMM that our kernel multiplies; outputs, of gate and up together, and width in either order."""
+    """The most rows of an fp8 GEMM that our kernel multiplies.
+
+    ``outputs`` (of gate and up together) and ``width`` may come in either order.
+    """
     if min(outputs, width) > WIDE_FP8:
         return MOST_ROWS_OF_WIDE_FP8
     return MOST_ROWS_OF_SMALL_FP8 if outputs * width <= SMALL_FP8 else MOST_ROWS_OF_FP8
@@ -169,7 +184,7 @@ class GatedFeedForward:
         feed_forward.forward = self
 
     def problem(self) -> str | None:
-        """Why gate and up are more than a product with their weight by now, or None; our launch would leave out the rest."""
+        """Why gate and up are no longer a plain GEMM, or None. Our launch would leave out the rest."""
         gate_up = self.feed_forward.gate_up_proj
         if gate_up is not self.gate_up:
             return f"gate_up_proj became a {type(gate_up).__name__}: SGLang's activation follows its product"
@@ -190,7 +205,7 @@ class GatedFeedForward:
 
 
 def linear_problem(layer: LinearBase) -> str | None:
-    """Why a linear layer keeps its own product, or None."""
+    """Why a linear layer keeps its own GEMM, or None."""
     if problem := weight_formats.linear_problem(layer):
         return problem
     if type(layer.quant_method) not in (UnquantizedLinearMethod, Fp8LinearMethod, CompressedTensorsLinearMethod):
@@ -201,13 +216,14 @@ def linear_problem(layer: LinearBase) -> str | None:
         found: Any = weight_formats.linear_weight(layer)
         x = torch.empty((1, found.shape[1]), dtype=found.scale.dtype, device="meta")
         return reason_against(x, found) or reason_against_card(found.device)
-    if not weight_formats.is_plain(layer):  # as it will be once it is loaded
+    if not weight_formats.is_plain(layer):  # checked in the form that it will have once it is loaded
         shape = layer.weight.shape
         levels = torch.empty(shape, dtype=weights.FP8, device="meta")
         x = torch.empty((1, shape[1]), dtype=layer.orig_dtype, device="meta")
         loaded = weights.scaled(levels, torch.empty(shape[0], dtype=torch.float32, device="meta"))
         return reason_against(x, loaded) or weights.reason_against_fp8(layer.weight.device) or reason_against_card(layer.weight.device)
-    # Ask for a weight by rows: one still to be mapped (tiny/shared_weights.py) has no strides yet, and each call checks the real one.
+    # Check a contiguous weight: one still to be mapped (tiny/shared_weights.py) has no strides yet. Each call checks the
+    # real one.
     weight = torch.empty_like(layer.weight, device="meta", memory_format=torch.contiguous_format)
     return reason_against(weight[:1], weight) or reason_against_card(layer.weight.device)
 
@@ -218,7 +234,7 @@ def is_ffn(module: Any) -> bool:
 
 
 def is_large(gate_up: Any) -> bool:
-    """Whether an FFN's first product is unquantised, with :data:`LARGE_FFN` outputs on this rank."""
+    """Whether an FFN's first weight is unquantised, with at least :data:`LARGE_FFN` outputs on this rank."""
     return isinstance(gate_up, LinearBase) and weight_formats.is_plain(gate_up) and gate_up.weight.shape[0] >= LARGE_FFN
 
 
@@ -226,8 +242,8 @@ def install(model: Any, overlap: bool = False) -> list[str]:
     """Replace the method of every linear layer in a ``Gemma4TextModel`` or a similar module.
 
     Args:
-        overlap: a MoE layer's dense FFN runs beside its router and experts (``dense_beside_experts.py``), for which other limits of
-            rows were measured.
+        overlap: whether a MoE layer's dense FFN runs in parallel with its router and experts
+            (``dense_beside_experts.py``), for which other limits of rows were measured.
 
     Returns:
         One line for each reason why layers stay as they are.

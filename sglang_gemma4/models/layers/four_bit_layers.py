@@ -1,9 +1,10 @@
-"""4-bit linear layers of compressed-tensors whose weights stay as the checkpoint has them: inputs of an output side by side.
+"""4-bit linear layers of compressed-tensors whose weights stay in the checkpoint's layout: inputs are contiguous.
 
-SGLang repacks them for Marlin's kernel, which only that kernel reads. Kept, as on a Hopper and where ``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks
-for it, few rows are multiplied by ours (``few_row_linear.py`` replaces the layer's method), and what is for more rows is written out as
-bfloat16 first and multiplied by cuBLAS. Of a model that :func:`want_copies` was asked for, all weights are written out once, when they are
-loaded, and stay so beside their levels.
+SGLang repacks such weights for Marlin, in a layout that only Marlin's kernel reads. On Hopper, or where
+``SGLANG_GEMMA4_FOUR_BIT_ROWS`` asks for it, they stay as they are. Our kernel then multiplies few rows
+(``few_row_linear.py`` replaces the layer's method). For more rows a weight is first dequantised to bfloat16, and
+cuBLAS multiplies it. If :func:`want_copies` asks for it, a model's weights are dequantised once, when they are loaded,
+and kept in both forms.
 """
 
 import os
@@ -24,15 +25,19 @@ from sglang_gemma4.patching import decline, switches, takes, tell
 COPIES = "dense_copies"
 
 FINISHED_LAST = ("auto", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral", "runai_streamer", "dummy")
-"""Values of ``--load-format`` with which a layer is finished after its tensors have come. With others, such as sharded_state, they may come
-afterwards, and copies would stay those of memory that nobody had written."""
+"""Values of ``--load-format`` with which a layer is finished after its tensors have arrived.
+
+With others, such as sharded_state, they may arrive afterwards, and copies would be made of uninitialised memory.
+"""
 
 _largest: dict[tuple[torch.dtype, torch.device], int] = {}
-"""Numbers of the largest layer that is kept, by type and device."""
+"""Number of weights of the largest layer that stays as loaded, by dtype and device."""
 
 
 def want_copies(model: torch.nn.Module, load_format: str, fraction: float) -> None:
-    """Have the weights of a model that is made and not loaded written out once, if that is right and they are a small part of its memory.
+    """Ask for copies of the dequantised weights of a built model that is not loaded yet.
+
+    Declined if ``load_format`` does not allow it, or if the copies are more than a small part of the memory.
 
     Args:
         load_format: ``--load-format``.
@@ -56,7 +61,7 @@ def want_copies(model: torch.nn.Module, load_format: str, fraction: float) -> No
 
 
 def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
-    """After ``CompressedTensorsWNA16.create_weights``: decide for a layer, before it is loaded."""
+    """After ``CompressedTensorsWNA16.create_weights``: decide whether a layer's weight will stay as loaded."""
     packed, scale = layer.weight_packed, layer.weight_scale
     capability = torch.cuda.get_device_capability(packed.device) if packed.is_cuda else None
     scheme.most_rows = switches.four_bit_rows(capability)
@@ -82,7 +87,10 @@ def problem(scheme: Any, layer: Any) -> str | None:
 
 
 def finish(original: Callable[[Any, Any], None], scheme: Any, layer: Any) -> None:
-    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: levels stay; KV pools are sized for what room or copies leave."""
+    """Around ``CompressedTensorsWNA16.process_weights_after_loading``: keep the values, and make scratch or a copy.
+
+    KV pools are sized for what these leave.
+    """
     if not getattr(scheme, "as_loaded", False):
         original(scheme, layer)
         return
@@ -114,7 +122,7 @@ def multiply(
 
 
 def product(scheme: Any, x: torch.Tensor, weight: Grouped, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ weight.T + bias`` for any number of rows; ``weight``: the first outputs of the layer's, or all."""
+    """``x @ weight.T + bias`` for any number of rows; ``weight``: the layer's first outputs, or all."""
     if scheme.copy is not None:
         return torch.nn.functional.linear(x, scheme.copy[: weight.shape[0]], bias)
     return torch.nn.functional.linear(x, write_out(weight, scheme.room), bias)

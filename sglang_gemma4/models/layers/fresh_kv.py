@@ -1,7 +1,7 @@
 """Keys and values of a verify step's tokens, handed from the layer that computed them to those that share its KV.
 
-SGLang's triton backend takes a step's own keys as tensors, and reads them back from the pool where a layer has none: two gathers in each
-of E4B's 18 and E2B's 20 such layers, all of them of the same two layers' rows.
+SGLang's triton backend takes a step's own keys as tensors, and reads them back from the pool if a layer has none. That
+costs two gathers in each of E4B's 18 and E2B's 20 such layers, all of the same two layers' tokens.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ KEPT = "gemma4_fresh_kv"
 
 
 def mark(model: Any) -> bool:
-    """Mark the layers of a ``Gemma4TextModel`` that lend their keys and values; whether there are any."""
+    """Mark the layers of a ``Gemma4TextModel`` that lend their keys and values. Returns whether there are any."""
     found = False
     for layer in model.layers:
         attention = getattr(layer, "self_attn", None)  # none on another pipeline stage
@@ -42,7 +42,7 @@ def keep(attention: Any, k: torch.Tensor, v: torch.Tensor, forward_batch: Any) -
     if type(backend).__name__ == "Gemma4CpuAttention":  # reads all keys from the pool, and the patch is idle there
         return
     problem = None
-    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):  # a quantised cache's reads its own rounding on purpose
+    if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend):  # a quantised cache's backend reads rounded keys on purpose
         problem = f"attention is {type(backend).__name__}, not triton's"
     elif backend.token_to_kv_pool.dtype != k.dtype:
         problem = f"the KV cache is {backend.token_to_kv_pool.dtype}, the model {k.dtype}"
@@ -51,7 +51,10 @@ def keep(attention: Any, k: torch.Tensor, v: torch.Tensor, forward_batch: Any) -
 
 
 def taken(attention: Any, tokens: int, forward_batch: Any) -> Both:
-    """Keys and values for a ``Gemma4Attention`` that shares KV, ``[tokens, ...]`` each; None where the backend is to read them back."""
+    """Keys and values for a ``Gemma4Attention`` that shares KV, ``[tokens, ...]`` each.
+
+    Both are None if the backend has to read them back.
+    """
     k, v = forward_batch.__dict__.get(KEPT, {}).get(attention.attn.layer_id, (None, None))
     fits = k is not None and k.shape[0] == tokens and forward_batch.forward_mode.is_target_verify()
     return (k, v) if fits else (None, None)

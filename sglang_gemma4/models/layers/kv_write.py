@@ -1,9 +1,9 @@
-"""Where the launch that norms and rotates a layer's keys and values may write them into SGLang's KV pool itself.
+"""Whether and where the launch that norms and rotates a layer's keys and values may write them into SGLang's KV pool.
 
-It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's ``out_cache_loc``,
-sliding ones at the locations that the backend's metadata holds for their own buffer. In graphs these tensors have fixed addresses, and
-SGLANG_GEMMA4_DEBUG checks them before each forward. Anything else that those functions can do (scales, other formats and layouts, keys
-split over ranks) is left to them.
+It follows ``TritonAttnBackend._set_kv_buffer`` and the pools' ``set_kv_buffer``: full layers write at the batch's
+``out_cache_loc``, sliding ones at the locations that the backend's metadata holds for their own buffer. In graphs
+these tensors have fixed addresses, and SGLANG_GEMMA4_DEBUG checks them before each forward. Anything else that those
+functions can do (scales, other formats and layouts, keys split over ranks) is left to them.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ class Destination(NamedTuple):
 
 
 class QuantisedDestination(NamedTuple):
-    """The same, where the launch is to quantise, with ``[slots, KV heads]`` for the scales."""
+    """:class:`Destination` for a launch that also quantises, with ``[slots, KV heads]`` for the scales."""
 
     k_cache: torch.Tensor
     v_cache: torch.Tensor
@@ -46,13 +46,13 @@ class QuantisedDestination(NamedTuple):
 
 
 def want(wanted: bool) -> None:
-    """Whether layers of this process write keys and values themselves, where they can."""
+    """Enable or disable writes of keys and values by this process's layers, where they can write them."""
     global _wanted
     _wanted = wanted
 
 
 def is_wanted() -> bool:
-    """What :func:`want` was last told."""
+    """Whether :func:`want` has enabled these writes."""
     return _wanted
 
 
@@ -96,7 +96,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
 def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None:
     """Why SGLang's attention must write this batch's keys and values, or None."""
     if is_in_prefill_graph_scope() or is_in_breakable_cuda_graph():
-        # The batch at capture is not the one that attention, which runs eagerly between the graph's pieces, gets at a replay.
+        # At a replay, attention runs eagerly between the graph's pieces and gets another batch than at capture.
         return "the prefill is captured in a graph, outside of which attention writes the rows of each batch"
     if padded_extend_real_tokens(hidden_states, forward_batch) is not None:
         return "the prefill is padded, and attention writes the real tokens alone"
@@ -121,7 +121,7 @@ def pool_problem(pool: Any, dtype: torch.dtype, physical: bool = True) -> str | 
     """Why a pool must write keys and values of ``dtype`` itself, or None.
 
     Args:
-        physical: the batch's locations are where its slots lie in the pool, not what its requests call them.
+        physical: whether the batch's locations are physical slots of the pool, not the virtual ones of its requests.
     """
     if type(pool) not in (MHATokenToKVPool, UnifiedMHATokenToKVPool, PerTokenHeadPool):
         return f"the KV pool is a {type(pool).__name__}"

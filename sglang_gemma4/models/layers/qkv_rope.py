@@ -13,7 +13,7 @@ from sglang_gemma4.models.layers.kv_write import Destination, QuantisedDestinati
 
 
 def shares_kv(attention: Any) -> bool:
-    """Whether a ``Gemma4Attention`` reads another layer's KV; the MTP draft's are told only after they are built."""
+    """Whether a ``Gemma4Attention`` reads another layer's KV. The MTP draft's layers learn it after they are built."""
     return attention.is_kv_shared_layer and attention.kv_shared_layer_index is not None
 
 
@@ -59,7 +59,7 @@ def forward(
         qkv, positions, attention.rotary_emb.cos_sin_cache, attention.q_norm.weight.data, attention.k_norm.weight.data,
         attention.num_heads, 0 if shared else attention.num_kv_heads, attention.q_norm.eps, *(where[:3] if where else ()), **scales,
     )  # fmt: skip
-    del qkv  # a prefill's is large, and attention needs memory of its own
+    del qkv  # it is large in a prefill, and attention needs memory, too
     if shared:
         keys, values = fresh_kv.taken(attention, q.shape[0], forward_batch)
     else:

@@ -1,4 +1,4 @@
-"""Memory in which 4-bit weights are written out, one layer after the other (:mod:`~sglang_gemma4.kernels.written_out`)."""
+"""Scratch memory for 4-bit weights, dequantised layer after layer (:mod:`~sglang_gemma4.kernels.written_out`)."""
 
 from weakref import WeakValueDictionary
 
@@ -11,7 +11,7 @@ def shared_room(whose: str, numbers: int, dtype: torch.dtype, device: torch.devi
     """Uninitialised ``[numbers]``: the same memory for all layers that ask for it, as long as one of them is alive.
 
     Args:
-        whose: layers of one name use it one after the other; dense products may run beside experts.
+        whose: layers of one name use it one after the other. Dense GEMMs may run in parallel with experts.
     """
     key = (whose, numbers, dtype, device)
     room = _ROOMS.get(key)

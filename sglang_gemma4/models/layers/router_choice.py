@@ -1,7 +1,7 @@
-"""A MoE router whose product also chooses, for up to 16 tokens: the launch that multiplies still has the logits in its registers.
+"""A MoE router whose GEMM also chooses the experts, for up to 16 tokens: the launch still has the logits in registers.
 
-It replaces the ``quant_method`` of the router's product and gives its choice to ``FewTokenExperts``, which returns it when it has to route
-those very logits, and routes any others itself.
+It replaces the ``quant_method`` of the router's projection and gives its choice to ``FewTokenExperts``. That returns
+the choice when it has to route those very logits, and routes any others itself.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from sglang_gemma4.patching import takes
 
 
 class RouterChoice(UnquantizedLinearMethod):
-    """The ``quant_method`` of a router's product; the one before it multiplies what this does not take."""
+    """The ``quant_method`` of a router's projection; the previous one multiplies what this one does not take."""
 
     def __init__(self, router: Any, experts: FewTokenExperts) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class RouterChoice(UnquantizedLinearMethod):
         self.router, self.before, self.experts = router, proj.quant_method, experts
         self.done = derived.scratch(proj, "router_choice_done", routed_product.counter(proj.weight.device))
         self.steps = 0
-        """Products that chose; read by tests."""
+        """Number of GEMMs that also chose; read by tests."""
 
     def takes(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         """Whether one launch multiplies and chooses. If SGLang routes, ``FewTokenExperts`` says why."""
@@ -49,7 +49,7 @@ class RouterChoice(UnquantizedLinearMethod):
 
 
 def problem_with(layer: Any) -> str | None:
-    """Why the router of a ``Gemma4DecoderLayer`` with experts keeps its product, or None."""
+    """Why the router of a ``Gemma4DecoderLayer`` with experts keeps its GEMM, or None."""
     if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
         return "few_token_experts is off or declined"
     proj = layer.router.proj
@@ -64,7 +64,7 @@ def problem_with(layer: Any) -> str | None:
 
 
 def install(model: Any) -> str | None:
-    """Replace the router's product of every MoE layer of a ``Gemma4TextModel``; why one keeps it, or None."""
+    """Replace the router's GEMM in every MoE layer of a ``Gemma4TextModel``. Returns why one keeps its own, or None."""
     problem = None
     for number in range(model.start_layer, model.end_layer):
         layer = model.layers[number]

@@ -1,13 +1,15 @@
-"""How SGLang's layers hold their weights, in the form that the package's kernels read: plain, fp8 with scales, or 4-bit experts.
+"""How SGLang's layers hold their weights, in the form that our kernels read: plain, fp8 with scales, or 4 bits.
 
-fp8 as SGLang keeps it after loading: ``--quantization fp8`` (a scale for each output of a linear layer, one for each expert and product)
-and compressed-tensors' FP8 (per channel or per tensor; linear layers in blocks of 128 too). A linear layer's weight is a transposed view,
-``[width, outputs]``, but in blocks. Scales of
-activations (a static scheme) are not read: our kernels multiply the activation as it is, which is closer to the checkpoint's unquantised
-model than SGLang's own products, and used up to a number of rows only: prefills stay SGLang's, on the tensor cores' fp8 path.
+fp8 is read as SGLang keeps it after loading. ``--quantization fp8`` has a scale for each output of a linear layer, and
+one for each expert and GEMM. compressed-tensors' FP8 has scales per channel or per tensor, in linear layers also for
+blocks of 128. A linear layer's weight is a transposed view, ``[width, outputs]``, except in blocks. Scales of
+activations (a static scheme) are not read: our kernels multiply the unquantised activation, which is closer to the
+unquantised model than SGLang's GEMMs. They take a limited number of rows. Prefills use SGLang's fp8 path on the tensor
+cores.
 
-4-bit experts as SGLang's Triton runner holds them (``expert_activation.py`` chooses it): inputs of an output side by side. 4-bit linear
-layers in the same way where ``four_bit_layers.py`` keeps them so; else they are repacked for Marlin's kernels, which multiply them.
+4-bit experts are read as SGLang's Triton runner holds them (``expert_activation.py`` chooses it): an output's inputs
+are contiguous. So are 4-bit linear layers that ``four_bit_layers.py`` keeps as loaded. Others are repacked for Marlin,
+whose kernels multiply them.
 """
 
 from typing import Any
@@ -54,7 +56,7 @@ def linear_problem(layer: Any) -> str | None:
 
 
 def is_grouped(layer: Any) -> bool:
-    """Whether a linear layer's weight has 4 bits and stays as the checkpoint has it; may be asked before it is loaded."""
+    """Whether a linear layer's weight has 4 bits and stays in the checkpoint's layout; may be asked before loading."""
     return isinstance(layer.quant_method, CompressedTensorsLinearMethod) and getattr(layer.scheme, "as_loaded", False)
 
 
@@ -63,8 +65,9 @@ def _block_problem(block: Any) -> str | None:
 
 
 def linear_weight(layer: Any) -> Weight:
-    """A loaded linear layer's weight, ``[outputs, width]``: views of its parameters; for a layer without :func:`linear_problem`.
+    """A loaded linear layer's weight, ``[outputs, width]``: views of its parameters.
 
+    For a layer without :func:`linear_problem`.
     Raises:
         ValueError: its parameters are not what its method leaves after loading.
     """
@@ -74,7 +77,7 @@ def linear_weight(layer: Any) -> Weight:
     if is_grouped(layer):
         zeros = None if layer.scheme.symmetric else layer.weight_zero_point.data
         if zeros is not None and zeros.dtype == torch.int32:
-            zeros = zeros_in_pairs(zeros)  # not loaded yet: by its shape it is told whether kernels take it
+            zeros = zeros_in_pairs(zeros)  # not loaded yet: only the shape matters, which kernels check
         return Grouped(layer.weight_packed.data.view(torch.uint8), layer.weight_scale.data, zeros)
     if layer.weight.dtype != FP8:
         raise ValueError(f"an fp8 layer's weight is {layer.weight.dtype}: it has not been loaded")
@@ -88,14 +91,17 @@ def linear_weight(layer: Any) -> Weight:
 
 
 def zeros_in_pairs(zeros: torch.Tensor) -> torch.Tensor:
-    """Zero points ``[outputs / 2, groups]`` uint8, as :class:`Grouped` has them, from compressed-tensors' int32 ``[outputs / 8, groups]``,
-    both of consecutive outputs from the lowest bits on."""
+    """Zero points ``[outputs / 2, groups]`` uint8, as :class:`Grouped` has them.
+
+    They come from compressed-tensors' int32 ``[outputs / 8, groups]``. Both hold consecutive outputs, from the lowest
+    bits on.
+    """
     words, groups = zeros.shape
     return zeros.view(torch.uint8).view(words, groups, 4).transpose(1, 2).reshape(4 * words, groups).contiguous()
 
 
 def shares_memory(layer: Any) -> str | None:
-    """Why a linear layer's product may use memory that other layers use too, or None: those above and Marlin's of 4 bits do not."""
+    """Why a linear layer's GEMM may use memory of other layers; None for the forms above and 4 bits for Marlin."""
     if isinstance(layer.quant_method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsWNA16:
         return None
     return linear_problem(layer)
@@ -120,7 +126,7 @@ def experts_problem(layer: Any) -> str | None:
 
 
 def experts_weights(layer: Any) -> tuple[Weight, Weight]:
-    """A loaded ``FusedMoE``'s two products; for a layer without :func:`experts_problem`."""
+    """A loaded ``FusedMoE``'s two weights, w13 and w2; for a layer without :func:`experts_problem`."""
     if is_plain(layer):
         return layer.w13_weight, layer.w2_weight
     if experts_are_grouped(layer):

@@ -1,8 +1,9 @@
-"""A MoE layer's dense FFN on a second stream, beside router and experts: both read the same residual and join in the layer's tail.
+"""Runs a MoE layer's dense FFN on a second stream, in parallel with router and experts.
 
-In decode and verify steps each of their launches leaves most of the card idle. Only inside CUDA graphs, where forking a stream costs
-nothing, and only where both sides are plain products, or quantised ones that share no memory: others and LoRA adapters may use memory
-that all layers share in turn.
+Both read the same residual and join in the layer's tail. In decode and verify steps each of their launches leaves most
+of the GPU idle. The stream is forked only inside CUDA graphs, where that costs nothing. Both sides must be plain
+GEMMs, or quantised ones that share no memory. Others and LoRA adapters may use memory that all layers share one after
+the other.
 """
 
 from collections.abc import Callable
@@ -16,14 +17,14 @@ from sglang_gemma4.models.layers import weight_formats
 from sglang_gemma4.patching import takes
 
 MOST_ROWS = 320
-"""Most tokens: a verify step of 80 requests with 4 draft tokens; larger steps fill the card anyway."""
+"""Most tokens: a verify step of 80 requests with 4 draft tokens; larger steps fill the GPU anyway."""
 
 
 class DenseBesideExperts:
     """Replaces ``forward`` of a ``Gemma4DecoderLayer``'s ``mlp`` and ``moe``; all layers share one side stream.
 
-    No memory is reused too early: the dense FFN's input lives until the layer is done, its output is read after the join, and what the
-    side stream allocates is reused on that stream only, which starts by waiting for the main one.
+    No memory is reused too early: the dense FFN's input lives until the layer is done, its output is read after the
+    join, and what the side stream allocates is reused on that stream only, which starts by waiting for the main one.
     """
 
     def __init__(self, layer: Any, side: torch.cuda.Stream) -> None:
@@ -55,7 +56,10 @@ class DenseBesideExperts:
 
 
 def problem_with(layer: Any) -> str | None:
-    """Why a MoE layer runs its dense FFN before its experts, or None. Ask when it runs: LoRA wraps its layers after it was built."""
+    """Why a MoE layer runs its dense FFN before its experts, or None.
+
+    Ask when the layer runs: LoRA wraps its layers after it was built.
+    """
     products: tuple[tuple[str, Any, type, Callable[[Any], str | None]], ...] = (
         ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, weight_formats.shares_memory),
         ("down_proj", layer.mlp.down_proj, RowParallelLinear, weight_formats.shares_memory),
@@ -70,7 +74,7 @@ def problem_with(layer: Any) -> str | None:
 
 
 def problem_here() -> str | None:
-    """Why no MoE layer of this process runs its dense FFN beside its experts, or None."""
+    """Why no MoE layer of this process runs its dense FFN in parallel with its experts, or None."""
     from sglang.srt.runtime_context import get_parallel
 
     if not torch.cuda.is_available():

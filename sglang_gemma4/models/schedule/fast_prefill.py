@@ -1,13 +1,13 @@
 """Prefill in which the layers that share KV see only the rows that are read later (YOCO: you only cache once).
 
-The last layers of E2B and E4B write no keys and values. What they compute for a prompt's row is needed only for the logits of that row. So
-in a prefill they must see the last row of each request and the rows whose log-probabilities were asked for, and no row of a batch whose
-chunks all end inside their prompts. The hidden states keep their shape, with zeros in rows that nobody reads, so that ``LogitsProcessor``
-and the MTP worker pick their rows as before.
+The last layers of E2B and E4B write no keys and values. What they compute for a prompt's row is needed only for the
+logits of that row. So in a prefill they must see the last row of each request and the rows whose log-probabilities were
+asked for. If all chunks of a batch end inside their prompts, they need no row. The hidden states keep their shape, with
+zeros in rows that are not read, so that ``LogitsProcessor`` and the MTP worker pick their rows as before.
 
-If each request has one row, this *short part* is a decode step: one query a request over keys that are all in the pool, which a backend's
-decode kernel splits over programs; its prefill kernel would walk them in one. With rows for log-probabilities it is an extension of the
-requests, with everything before those rows as prefix.
+If each request has one row, this *short part* is a decode step: one query per request over keys that are all in the
+pool. A backend's decode kernel splits these keys over programs, while its prefill kernel would walk them in one. With
+rows for log-probabilities it is an extension of the requests, with everything before those rows as prefix.
 """
 
 import copy
@@ -29,7 +29,7 @@ from sglang_gemma4.models.schedule.read_rows import Spans, first_shared
 from sglang_gemma4.models.schedule.short_graphs import ShortGraphs, layers_of_rows
 
 Fill = Callable[[Any, torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor], None]
-"""Called with the model, hidden states, per-layer inputs, positions and the output to write to, as in :func:`fill_rows`."""
+"""Called with model, hidden states, per-layer inputs, positions and the output to write to, as in :func:`fill_rows`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ShortPart:
 
 
 def prefill_in(forward_batch: Any, positions: torch.Tensor | None = None) -> Part:
-    """The prefill in a forward over ``positions`` ``[tokens]``: all of it, or the rows beside those of running requests."""
+    """The prefill in a forward over ``positions`` ``[tokens]``: all of it, or the prompt rows of a mixed batch."""
     backend = get_attn_backend()
     if isinstance(backend, TwoKinds):
         return backend.parts[0]
@@ -60,7 +60,8 @@ def prefill_in(forward_batch: Any, positions: torch.Tensor | None = None) -> Par
 def plan(model: Any, forward_batch: Any) -> ShortPart | None:
     """The short part of a prefill that ``read_rows`` has nothing against, or None if every row is read.
 
-    Call it before the first layer: a backend may wait for the device while it prepares, and the host should not wait later.
+    Call it before the first layer: a backend may wait for the device while it prepares, and the host should not wait
+    later.
     """
     backend = get_attn_backend()
     if isinstance(backend, TwoKinds):
@@ -71,7 +72,7 @@ def plan(model: Any, forward_batch: Any) -> ShortPart | None:
 
 
 def short_part_beside(model: Any, spans: Spans, prefill: Part, running: Part) -> ShortPart:
-    """As :func:`short_part`, for a prefill that goes through with decode or verify rows of other requests, which are all read."""
+    """As :func:`short_part`, for a mixed batch, whose decode or verify rows are all read."""
     short = short_part(model, spans, prefill.batch, prefill.backend, with_graphs=False)
     others = torch.arange(prefill.rows, prefill.rows + running.rows, device=short.rows.device)
     if short.batch is None:
@@ -137,13 +138,13 @@ def forward(
     forward_batch: Any,
     fill: Fill,
 ) -> Any:
-    """What ``Gemma4TextModel.forward`` returns for this prefill, with zeros in the rows that nobody reads.
+    """What ``Gemma4TextModel.forward`` returns for this prefill, with zeros in the rows that are not read.
 
     Args:
-        input_ids: ``[tokens]``, or None with ``input_embeds`` ``[tokens, hidden]`` and ``per_layer_inputs`` ``[tokens, layers, per-layer
-            width]``, what the ids of the tokens give before it is projected.
+        input_ids: ``[tokens]``, or None with ``input_embeds`` ``[tokens, hidden]`` and ``per_layer_inputs`` ``[tokens,
+            layers, per-layer width]``, the per-layer embeddings of the ids before projection.
         positions: ``[tokens]``.
-        fill: what runs the layers that share KV.
+        fill: runs the layers that share KV.
     """
     first = first_shared(model)
     if input_ids is not None:

@@ -1,8 +1,11 @@
-"""Fast prefill inside SGLang's breakable prefill graphs: layers that own KV are replayed, those that share it run between two pieces.
+"""Fast prefill inside SGLang's breakable prefill graphs.
 
-Such a graph is a sequence of pieces with Python between them, where attention runs. One more break, behind the last layer that owns KV,
-runs all layers that share it: they see a different number of rows in each batch, so none of them is captured. A batch's rows are decided
-before its replay and stored in the batch, the only part of the replay that Python between the pieces can find.
+Layers that own KV are replayed; those that share it run between two pieces.
+
+Such a graph is a sequence of pieces with Python between them, where attention runs. One more break, after the last
+layer that owns KV, runs all layers that share it. They see a different number of rows in each batch, so none of them
+is captured. A batch's rows are decided before its replay and stored in the batch, the only part of the replay that
+Python between the pieces can find.
 """
 
 import copy
@@ -37,7 +40,7 @@ def capture(
     positions: torch.Tensor,
     forward_batch: Any,
 ) -> Any:
-    """As :func:`fast_prefill.forward`, without any row in the short part: nobody reads what a capture computes."""
+    """As :func:`fast_prefill.forward`, without any row in the short part: what a capture computes is not read."""
     model.__dict__[SHORT] = True
     model.__dict__[SEEN] = copy.copy(forward_batch)
     setattr(forward_batch, PART, ShortPart(torch.empty(0, dtype=torch.int64, device=positions.device)))
@@ -45,15 +48,17 @@ def capture(
 
 
 def take_captured(model: Any) -> Any:
-    """The batch of the last capture of this model, once; then, or without a capture, None."""
+    """The batch of this model's last capture. Later calls, or calls without a capture, return None."""
     return model.__dict__.pop(SEEN, None)
 
 
 def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str | None:
-    """Before a replay: decide the short part of ``forward_batch`` and store it in ``static_batch``, its padded view that is replayed.
+    """Before a replay: decide the short part of ``forward_batch`` and store it in ``static_batch``.
 
+    ``static_batch`` is the padded view that is replayed.
     Returns:
-        Why all rows go through all layers, or None. If so, all rows are the short part, since those layers are not in the graph.
+        Why all rows go through all layers, or None. If so, all rows are the short part, since those layers are not in
+        the graph.
     """
     if not model.__dict__.get(SHORT, False):
         return None
@@ -66,7 +71,7 @@ def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str
 
 
 def plan_joined(model: Any, static_batch: Any, kinds: TwoKinds) -> None:
-    """As :func:`plan`, for a replay of two batches whose attention is in ``kinds``; what is against it is said here."""
+    """As :func:`plan`, for a replay of a mixed batch whose attention is in ``kinds``; notes reasons against it."""
     if not model.__dict__.get(SHORT, False):
         return
     prefill = kinds.parts[0]
@@ -83,6 +88,6 @@ def _fill_between_pieces(
 ) -> None:
     """:func:`fast_prefill.fill_rows` for the batch of this replay; the arguments are the buffers of the capture."""
     part: ShortPart = getattr(get_forward_batch(), PART)
-    # Inside a replay SGLang's attention of an extension takes the batch from there too.
+    # Inside a replay SGLang's attention for an extension takes the batch from there, too.
     with set_forward_batch(part.batch):
         fast_prefill.fill_rows(part, model, hidden_states, per_layer_inputs, positions, out)

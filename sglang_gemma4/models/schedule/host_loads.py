@@ -1,8 +1,9 @@
-"""KV that a prefill reads back from the host (HiCache), in a forward that it shares with other requests.
+"""Waits for KV that a prefill loads back from the host (HiCache), in a mixed batch.
 
-HiCache's copies run layer by layer on a stream of their own. SGLang names the copy that a forward waits for as the forward's batch begins
-(``set_hicache_consumer``, managers/tp_worker.py), and who reads a layer's keys waits for that layer (``_wait_for_layer`` of the pool). A
-joined forward runs inside the running requests' step, which names none or one that has long ended, so it names the prefill's meanwhile.
+HiCache's copies run layer by layer on their own stream. When a forward's batch begins, SGLang names the copy that the
+forward waits for (``set_hicache_consumer``, managers/tp_worker.py). A reader of a layer's keys waits for that layer
+(``_wait_for_layer`` of the pool). A mixed batch runs inside the running requests' step, which names no copy or one that
+ended long ago. So it names the prefill's copy meanwhile.
 """
 
 from collections.abc import Iterator
@@ -11,13 +12,13 @@ from typing import Any
 
 
 def pending(batch: Any) -> bool:
-    """Whether keys of this ``ScheduleBatch``, a prefill, are on their way from the host: its time is then also that of their copy."""
+    """Whether keys of this ``ScheduleBatch``, a prefill, are still copied from the host; its time includes the copy."""
     return bool(batch.hicache_consumer_index >= 0)
 
 
 @contextmanager
 def waited_for(pool: Any, load: int) -> Iterator[None]:
-    """Meanwhile who reads a layer's keys in ``pool`` waits until copy ``load`` has brought them; afterwards for what he waited before.
+    """Inside, reads of ``pool`` wait for HiCache's copy ``load``, layer by layer; the previous one is restored on exit.
 
     Args:
         pool: the ``KVCache`` of a ``ModelRunner``.
@@ -36,8 +37,10 @@ def waited_for(pool: Any, load: int) -> Iterator[None]:
 
 
 def wait_for_all(pool: Any) -> None:
-    """Have the current stream wait for all layers of the copy: before a graph that reads keys itself, as SGLang's full graphs do
-    (``PrefillCudaGraphRunner._wait_for_layer_loads``)."""
+    """Make the current stream wait for all layers of the copy, before a graph that reads keys itself.
+
+    SGLang does the same before its full graphs (``PrefillCudaGraphRunner._wait_for_layer_loads``).
+    """
     counter = pool.layer_transfer_counter
     if counter is not None and counter.consumer_index >= 0:
         counter.wait_until(counter.num_layers - 1)

@@ -1,6 +1,6 @@
-"""The batch that the layers of a joined forward see, and sizes of attention metadata that the host knows.
+"""The ``ForwardBatch`` that the layers see in a mixed batch, and sizes of its attention metadata.
 
-Nothing waits for the device: what metadata are sized by is known to the host (:func:`window_buffers`).
+Nothing waits for the device: the host knows the lengths by which metadata are sized (:func:`window_buffers`).
 """
 
 import copy
@@ -19,16 +19,20 @@ _BY_REQUEST = (
     "kv_loc_plan", "kv_loc_cols", "sampling_info", "spec_info", "mm_inputs", "lora_ids", "rids", "next_token_logits_buffer",
     "global_num_token_non_padded", "num_token_non_padded", "out_cache_loc_virtual",
 )  # fmt: skip
-"""Only the parts have them: a layer that asked the joined batch would get an error, not the numbers of one part. Media are an exception."""
+"""Fields that only the parts have: a layer that asks the mixed batch gets an error, not the values of one part.
+
+Media are an exception.
+"""
 
 
 def joined(prefill: Any, running: Any, running_first: bool = False) -> Any:
     """The ``ForwardBatch`` that the layers see: rows of ``prefill``, then those of ``running``, or the other way round.
 
-    It is a prefill in name, so that no layer takes it for a decode step of few rows. Media go with the rows of ``prefill`` first.
+    Its mode is that of a prefill, so that no layer takes it for a decode step of few rows. Media need the rows of
+    ``prefill`` first.
 
-    In a unified pool each part is bound to a plan of its own, which has translated its slots: ``out_cache_loc`` is where the rows go in the
-    buffers of full layers. Where they go in those of sliding layers is in the metadata of each part's backend.
+    In a unified pool each part is bound to its own plan, which has translated its slots: ``out_cache_loc`` are slots
+    in the buffers of full layers. Slots in the buffers of sliding layers are in the metadata of each part's backend.
     """
     both = copy.copy(prefill)
     for name in BY_ROW:
@@ -55,10 +59,12 @@ _lengths: ContextVar[Sequence[int] | None] = ContextVar("keys_before", default=N
 
 @contextmanager
 def keys_before(batch: Any, held: Sequence[int] | None = None) -> Iterator[None]:
-    """While the metadata of a ``ForwardBatch`` are prepared: how many keys each of its requests has in the KV pool, or more.
+    """Inside, :func:`window_buffers` knows an upper bound on the keys that each request of ``batch`` has in the pool.
+
+    Use it while the metadata of a ``ForwardBatch`` are prepared.
 
     Args:
-        held: for batches whose lengths are on the device only.
+        held: the numbers for a batch whose lengths are only on the device.
     """
     if batch.forward_mode == ForwardMode.EXTEND:
         lengths = batch.extend_prefix_lens_cpu
@@ -81,9 +87,10 @@ def window_buffers(
     *others: Any,
     **more: Any,
 ) -> Any:
-    """Around triton's ``update_sliding_window_buffer``: a joined forward's indices are sized by the host's lengths.
+    """Around triton's ``update_sliding_window_buffer``: size a mixed batch's indices by lengths on the host.
 
-    SGLang reads the size from the device, so the host would wait for all that it has launched, and the device for the layers' launches.
+    SGLang reads the size from the device. The host would wait for all that it has launched, and the device for the
+    layers' launches.
     """
     lengths = _lengths.get()
     if lengths is not None and len(others) < 5 and more.get("window_kv_indices") is None:

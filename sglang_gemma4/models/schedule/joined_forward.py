@@ -1,8 +1,9 @@
-"""One forward of the target for two batches: a prefill, and the decode or verify rows of other requests.
+"""One forward of the target for a mixed batch: a prefill, and the decode or verify rows of other requests.
 
-The linear layers and experts see all rows at once, attention takes each batch with its own kernels (:mod:`attention.two_kinds`), and the
-logits of each are made as for that batch alone. Nothing of the two batches is merged, so whoever made one of them gets the output he waits
-for. Where the server has prefill graphs they are replayed (:mod:`joined_graph`), else layers are launched kernel by kernel.
+The linear layers and experts see all rows at once. Attention runs each part's own kernels (:mod:`attention.two_kinds`),
+and the logits of each part are computed as for that part alone. The two batches are not merged, so each caller gets the
+output that it waits for. If the server has prefill graphs they are replayed (:mod:`joined_graph`), else layers are
+launched kernel by kernel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,14 +30,15 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
     Args:
         prefill: a ``ForwardBatch`` of mode EXTEND.
         running: one of mode DECODE or TARGET_VERIFY, with other requests.
-        held: slots of the KV pool that each request of ``running`` has; for batches whose lengths are on the device only.
+        held: slots of the KV pool that each request of ``running`` has; for batches whose lengths are only on the
+        device.
     """
     backend = runner.attn_backend
     if running.seq_lens_cpu is None and held is not None:
-        running.seq_lens_sum = sum(held)  # of such a batch, backends only take it as a size
+        running.seq_lens_sum = sum(held)  # for such a batch, backends use it only as a size
     with keys_before(running, held):
         second = second_metadata.prepare(backend, running)
-    with keys_before(prefill):  # last: what parts share, such as the masks of images, is then the prefill's
+    with keys_before(prefill):  # last, so that what the parts share, such as the masks of images, is the prefill's
         backend.init_forward_metadata(prefill)
     parts = [Part(each.input_ids.shape[0], each, own) for each, own in ((prefill, backend), (running, second))]
     graphs, problem = joined_graph.graphs_of(runner), None
@@ -47,7 +49,7 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
         note("prefill_beside", f"a joined forward is launched kernel by kernel: {problem}")
     replays = graphs is not None and problem is None
     whole = joined_graph.whole(graphs, *parts) if replays else None
-    in_order = slice(None) if whole is None else slice(None, None, -1)  # of whole graphs the running requests come first
+    in_order = slice(None) if whole is None else slice(None, None, -1)  # in whole graphs the running requests come first
     both = joined(prefill, running, running_first=whole is not None)
     kinds = TwoKinds(parts[in_order])
     runner.forward_pass_id += 1
@@ -64,7 +66,10 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
 
 
 def masks_of_parts(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``prepare_attn_masks``: a part's images are masked by its own backend, which has described them with its metadata."""
+    """Around ``prepare_attn_masks``: skip it for a mixed batch.
+
+    A part's images are masked by its own backend, which has described them with its metadata.
+    """
     if not isinstance(get_attn_backend(), TwoKinds):
         original(model, *args, **kwargs)
 
@@ -72,13 +77,13 @@ def masks_of_parts(original: Callable[..., None], model: Any, *args: Any, **kwar
 def logits_of_each(
     original: Callable[..., Any], processor: Any, input_ids: Any, hidden_states: Any, lm_head: Any, metadata: Any, *others: Any, **more: Any
 ) -> Any:
-    """Around ``LogitsProcessor.forward``: in a joined forward the outputs of its parts, each made as for that part alone."""
+    """Around ``LogitsProcessor.forward``: for a mixed batch, one output per part, computed as for that part alone."""
     kinds = get_attn_backend() if has_forward_context() else None
     if not isinstance(kinds, TwoKinds):
         return original(processor, input_ids, hidden_states, lm_head, metadata, *others, **more)
     if any(other is not None for other in (*others, *more.values())):
         raise ValueError("a joined forward has hidden states of its last layer only; hidden states of other layers are captured")
-    states = kinds.split(hidden_states[: kinds.rows])  # those of a graph are as many as its size
+    states = kinds.split(hidden_states[: kinds.rows])  # a graph returns as many rows as its size
     heads: list[Any] = [None] * len(kinds.parts)
     metadata = [LogitsMetadata.from_forward_batch(part.batch) for part in kinds.parts]
     if not any(each.extend_return_logprob for each in metadata):  # a prompt's own log-probabilities go through the head in pieces
@@ -91,7 +96,7 @@ def logits_of_each(
 
 
 def _one_head(processor: Any, lm_head: Any, metadata: list[LogitsMetadata], states: list[Any]) -> list[torch.Tensor]:
-    """The logits of each part, from one product with the head's weights, which are read once; only rows that are read go through."""
+    """The logits of each part, only for rows that are read, from one GEMM that reads the head's weights once."""
     read = [processor._get_pruned_states(own, None, None, each)[0] for own, each in zip(states, metadata, strict=True)]
     logits: torch.Tensor = processor._get_logits(torch.cat(read), lm_head, LogitsMetadata(forward_mode=ForwardMode.EXTEND))
     return list(logits.split([len(rows) for rows in read]))
@@ -99,7 +104,7 @@ def _one_head(processor: Any, lm_head: Any, metadata: list[LogitsMetadata], stat
 
 @contextmanager
 def _given(processor: Any, logits: torch.Tensor | None) -> Iterator[None]:
-    """``processor`` takes these logits in place of a product with the head; with None it computes its own."""
+    """Inside, ``processor`` uses these logits instead of a GEMM with the head; with None it computes its own."""
     if logits is not None:
         vars(processor)["_get_logits"] = lambda *_args, **_kwargs: logits
     try:

@@ -1,8 +1,9 @@
-"""A joined forward by graphs of SGLang's prefill runner: whole, with attention inside (:mod:`whole_graphs`), or in pieces.
+"""Runs a mixed batch by graphs of SGLang's prefill runner: whole, with attention (:mod:`whole_graphs`), or in pieces.
 
-In pieces it is SGLang's breakable graph, one piece after the other, attention of each batch in Python between them. The pieces know tokens,
-not requests, so rows of a prompt and rows that are verified are alike to them. Launched kernel by kernel a joined forward takes the host as
-long as any eager prefill (``prefill_sizes.LAUNCH_SECONDS`` a layer), which for a short chunk is longer than the card needs.
+In pieces, SGLang's breakable graph is replayed piece by piece, with the attention of each part in Python between them.
+The pieces know tokens, not requests, so prompt rows and verify rows are the same to them. Launched kernel by kernel, a
+mixed batch takes the host as long as any eager prefill (``prefill_sizes.LAUNCH_SECONDS`` a layer). For a short chunk
+that is longer than the GPU needs.
 """
 
 import copy
@@ -59,8 +60,8 @@ def whole(graphs: PrefillCudaGraphRunner, prefill: Part, running: Part) -> Whole
 def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds, whole: WholeGraphs | None = None) -> Any:
     """What the model returns for ``both``, whose layers find the attention of each part in ``kinds``.
 
-    As ``PrefillCudaGraphRunner.execute``, but for metadata of attention, which the parts have. With ``whole`` the parts of ``kinds`` are
-    running requests and prompts, in this order.
+    As ``PrefillCudaGraphRunner.execute``, except for metadata of attention, which the parts have. With ``whole`` the
+    parts of ``kinds`` are running requests and prompts, in this order.
     """
     runner, rows = graphs.model_runner, both.input_ids.shape[0]
     size = graphs._pad_to_bucket(rows, graphs.capture_num_tokens if whole is None else whole.sizes)
@@ -87,7 +88,7 @@ def replay(graphs: PrefillCudaGraphRunner, both: Any, kinds: TwoKinds, whole: Wh
 
 @contextmanager
 def _attention(runner: Any, kinds: TwoKinds) -> Iterator[None]:
-    """Meanwhile ``kinds`` is what SGLang's graphs find as the attention of ``runner``."""
+    """Inside, SGLang's graphs find ``kinds`` as the attention backend of ``runner``."""
     kept = runner.attn_backend
     runner.attn_backend = kinds
     try:

@@ -1,4 +1,7 @@
-"""Whether a server captures its prefills in CUDA graphs, and of which sizes, unless the operator chose; in SGLang's argument resolution."""
+"""Decides whether a server captures prefills in CUDA graphs, and of which sizes, unless the operator chose.
+
+This happens in SGLang's argument resolution.
+"""
 
 import logging
 from typing import Any
@@ -32,7 +35,10 @@ def set_sizes(server_args: Any, sizes: list[int]) -> None:
 
 
 def choose_sizes(server_args: Any) -> None:
-    """Choose sizes, before SGLang reserves memory for graphs, unless the operator gave them; the largest may be the operator's."""
+    """Choose sizes, before SGLang reserves memory for graphs, unless the operator gave them.
+
+    The operator may give only the largest.
+    """
     given = resolving_view(server_args)
     phase = given.cuda_graph_config.prefill
     if phase.backend != Backend.BREAKABLE or phase.bs is not None or not is_ours(server_args):
@@ -46,7 +52,7 @@ def choose_sizes(server_args: Any) -> None:
 
 
 def drop_sizes_beyond_a_chunk(server_args: Any) -> None:
-    """Drop sizes larger than a chunk, after SGLang has chosen ``--chunked-prefill-size`` by the card's memory."""
+    """Drop sizes larger than a chunk, after SGLang has chosen ``--chunked-prefill-size`` by the GPU's memory."""
     given = resolving_view(server_args)
     phase, chunk = given.cuda_graph_config.prefill, given.chunked_prefill_size
     his = {(Phase.PREFILL, "bs"), (Phase.PREFILL, "max_bs")} & getattr(server_args, "_cuda_graph_config_locked", set())
@@ -55,10 +61,10 @@ def drop_sizes_beyond_a_chunk(server_args: Any) -> None:
 
 
 def keep_text_eager(server_args: Any) -> None:
-    """Without our switch, keep SGLang from capturing the prefills of a Gemma 4 that serves text only, which it treats as a text model.
+    """If our graphs are off, keep SGLang from capturing the prefills of a Gemma 4 that serves text only.
 
-    So a multimodal checkpoint prefills with ``--language-model-only`` as it does without, and a text-only checkpoint whose layers share KV,
-    where SGLang's capture raises, starts.
+    SGLang treats such a server as a text model. A multimodal checkpoint then prefills with ``--language-model-only``
+    as it does without. A text-only checkpoint whose layers share KV can start; SGLang's capture raises there.
     """
     given, config = resolving_view(server_args), model_config_of(server_args)
     if switches.part_is_on("prefill_graph", "SGLANG_GEMMA4_PREFILL_GRAPH") or given.cuda_graph_config.prefill.backend != Backend.BREAKABLE:

@@ -1,8 +1,8 @@
-"""What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, and reasons against.
+"""What SGLang's breakable prefill graphs lack for Gemma 4: per-layer embeddings at a fixed address, reasons against.
 
-Such a graph is captured in pieces, one between each two attentions, and replayed for any batch of at most its size. The multimodal wrapper
-(vision tower, image masks, embeddings) and every attention still run in Python; the rest of the language model is replayed, with fast
-prefill only the layers that own KV (``fast_prefill_graph``).
+Such a graph is captured in pieces, which attention separates, and replayed for any batch of at most its size. The
+multimodal wrapper (vision tower, image masks, embeddings) and every attention still run in Python. The rest of the
+language model is replayed; with fast prefill only the layers that own KV are (``fast_prefill_graph``).
 """
 
 from dataclasses import dataclass

@@ -56,8 +56,8 @@ def of_batch(forward_batch: Any) -> Spans:
     if forward_batch.return_logprob:
         starts = forward_batch.extend_logprob_start_lens_cpu
         asked = [max(0, length - start) for length, start in zip(lengths, starts, strict=True)]
-    # The next token of a chunk that ends inside its prompt is discarded. That of a decode row beside it (--enable-mixed-chunk) is used; all
-    # that tells it from a chunk here is that the request has one new token.
+    # The next token of a chunk that ends inside its prompt is discarded. That of a decode row in the same batch
+    # (--enable-mixed-chunk) is used; here it differs from a chunk only in that the request has one new token.
     unread = not (forward_batch.contains_last_prefill_chunk or 1 in lengths or any(asked))
     return Spans(tuple(0 if unread else max(1, count) for count in asked), lengths)
 
@@ -138,7 +138,7 @@ def batch_problem(tokens: int, forward_batch: Any) -> str | None:
 
 
 def _reads_every_row(forward_batch: Any) -> bool:
-    """Whether all hidden states are read: FROZEN_KV_MTP asks for all but takes the last of each request; others take all."""
+    """Whether all hidden states are read. FROZEN_KV_MTP asks for all but takes each request's last; others take all."""
     if forward_batch.capture_hidden_mode != CaptureHiddenMode.FULL:
         return False
     algorithm = forward_batch.spec_algorithm

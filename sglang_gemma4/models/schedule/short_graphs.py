@@ -1,9 +1,10 @@
 """CUDA graphs of a prefill's short part: the layers that share KV, over one row of each request.
 
-Those layers launch as many kernels for one row as for thousands, and the launches take the host longer than a short prompt takes the card.
-The short part is a decode step of these layers, so it is captured as one, with its attention metadata, which follows from lengths and
-request rows at fixed addresses (as the draft's does, ``attention/graph_metadata.py``). Inside a replayed prefill it is replayed between two
-pieces, and has a memory pool of its own, since that prefill's tensors are alive meanwhile.
+Those layers launch as many kernels for one row as for thousands, and the launches take the host longer than a short
+prompt takes the GPU. The short part is a decode step of these layers, so it is captured as one, with its attention
+metadata. The metadata follow from lengths and request rows at fixed addresses, as the draft's do
+(``attention/graph_metadata.py``). Inside a replayed prefill the graph is replayed between two pieces. It has its own
+memory pool, since that prefill's tensors are alive meanwhile.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from sglang_gemma4.attention import second_metadata
 from sglang_gemma4.models.schedule.read_rows import first_shared
 
 ROWS = (1, 2, 4, 8, 16, 32)
-"""Rows of the graphs, as far as the server runs so many requests. With more, a prefill takes the card longer than the host."""
+"""Rows of the graphs, up to the server's running requests. With more, a prefill takes the GPU longer than the host."""
 GRAPHS = "_sglang_gemma4_short_part_graphs"
 Replay = Callable[[], object]
 
@@ -52,7 +53,8 @@ class ShortGraphs:
     Args:
         model: a ``Gemma4TextModel`` whose last layers share KV.
         backend: its attention backend, for which :func:`reason_against` is None.
-        captured: a batch that a prefill graph of the model was captured with; fields that do not depend on the rows are taken from it.
+        captured: a batch that a prefill graph of the model was captured with; fields that do not depend on the rows
+        are taken from it.
         bind: SGLang's ``kv_index_translator.bind_runner_slots``.
     """
 
@@ -74,7 +76,7 @@ class ShortGraphs:
         self.graphs: dict[int, tuple[Replay, torch.Tensor]] = {}
 
     def capture(self, record: Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]) -> None:
-        """Capture all sizes; ``record`` captures the function it is given and returns a replay and the function's result."""
+        """Capture all sizes; ``record`` captures the function it is given, and returns a replay and its result."""
         for rows in reversed(self.sizes):
             short = self.batch_of(rows)
 
@@ -87,7 +89,7 @@ class ShortGraphs:
             self.graphs[rows] = record(run)
 
     def batch_of(self, rows: int) -> Any:
-        """A decode step of so many requests over the graphs' tensors. Its layers write no KV, so its slots are never used."""
+        """A decode step of ``rows`` requests over the graphs' tensors. Its layers write no KV, and slots are unused."""
         short = copy.copy(self.captured)
         for name in vars(short):
             if name.startswith("extend_") or name in ("mm_inputs", "mm_input_embeds", "input_ids", "spec_info", "residual_stream"):
@@ -103,7 +105,7 @@ class ShortGraphs:
         return short
 
     def load(self, requests: torch.Tensor, lengths: torch.Tensor) -> None:
-        """Set the requests of the next :meth:`fill`: their rows in SGLang's request table, and their tokens in the pool."""
+        """Set the requests of the next :meth:`fill`: rows in SGLang's request table, and tokens in the pool."""
         rows = requests.shape[0]
         padded = self.padded(rows)
         self.requests[:rows].copy_(requests)
@@ -112,7 +114,7 @@ class ShortGraphs:
         self.lengths[rows:padded].fill_(1)
 
     def padded(self, rows: int) -> int:
-        """Rows of the smallest graph that has room for these."""
+        """Rows of the smallest graph with at least ``rows`` rows."""
         return next(size for size in self.sizes if size >= rows)
 
     def fill(
@@ -135,7 +137,7 @@ class ShortGraphs:
 
 
 def of(model: Any, rows: int) -> ShortGraphs | None:
-    """The model's graphs, if there is one for so many rows; else None."""
+    """The model's graphs, if one of them has at least ``rows`` rows; else None."""
     graphs: ShortGraphs | None = model.__dict__.get(GRAPHS)
     return graphs if graphs is not None and 0 < rows <= graphs.sizes[-1] else None
 

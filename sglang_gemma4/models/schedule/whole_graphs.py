@@ -1,10 +1,10 @@
-"""CUDA graphs of a whole joined forward: prompts beside running requests through all layers, attention included, in one launch.
+"""CUDA graphs of a whole mixed batch: prompts and running requests through all layers and attention in one launch.
 
-Between the pieces of a breakable graph each layer's attention is Python, twice, once for each kind of row, which takes the host longer than
-a small step takes the card (times of both, from two machines and the first without a kept file, in the notes of
-``runs/2026-11-25-26b-whole-graphs``). Here all that a layer reads lies at fixed addresses (:mod:`attention.fixed_kinds`), so nothing is
-left to Python. SGLang's runner of prefill graphs keeps the graphs beside its own, under a variant of their size, and embeds and makes
-logits around them as around its own.
+Between the pieces of a breakable graph each layer's attention runs in Python twice, once for each part. That takes the
+host longer than a small step takes the GPU (times of both, from two machines and the first without a kept file, in the
+notes of ``runs/2026-11-25-26b-whole-graphs``). Here all that a layer reads is at fixed addresses
+(:mod:`attention.fixed_kinds`), so nothing is left to Python. SGLang's prefill graph runner keeps the graphs with its
+own, under a variant of their size. It computes embeddings and logits around them as around its own.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,21 @@ from sglang_gemma4.patching import decline, tell
 VARIANT = "sglang-gemma4 joined"
 GRAPHS = "_sglang_gemma4_whole_graphs"
 FLASH_OFFERED = "_sglang_gemma4_flash_in_graphs"
-"""Attribute of a runner of prefill graphs whose joined forwards may use FlashAttention-4 (patch ``flash_in_graphs``)."""
+"""Attribute of a prefill graph runner whose mixed batches may use FlashAttention-4 (patch ``flash_in_graphs``)."""
 SMALLEST = 64
-"""Rows: a few prompt tokens beside a few requests. SGLang pads at most to twice the rows."""
+"""Fewest rows of a graph: a few prompt tokens and a few requests. SGLang pads to at most twice the rows."""
 PROMPTS = 32
-"""Prompts of a forward; more go in pieces."""
+"""Most prompts of a forward; with more it runs in pieces."""
 KEYS, PREFIX_KEYS = 4 << 20, 1 << 20
-"""Cached keys of running requests and of prompts at most: 32 and 8 MiB of slots."""
+"""Most cached keys of running requests, and of prompts: 32 and 8 MiB of slots."""
 SCORES = 16 << 20
-"""Scores of a full layer's head beyond which prompts go in pieces, where FlashAttention-4 may compute them, unless it does in the graph. At
-512 dimensions it takes 2.7 ms for 10^12 operations and our kernel 6.3 (``runs/2026-11-23-26b-prefill``): 6 ms more for 26B-A4B's five such
-layers, which is what the pieces cost the host. A graph that has it saves what pieces cost at any length, so only the room for cached keys
-bounds it (:data:`fixed_flash.PREFIX_KEYS`)."""
+"""Scores of a full layer's head beyond which prompts run in pieces, where FlashAttention-4 may compute them.
+
+At 512 dimensions FlashAttention-4 takes 2.7 ms for 10^12 operations and our kernel 6.3
+(``runs/2026-11-23-26b-prefill``). For 26B-A4B's five such layers that is 6 ms more at this limit, which is what the
+pieces cost the host. A graph that has FlashAttention-4 saves that cost at any length. It is bounded only by its
+capacity for cached keys (:data:`fixed_flash.PREFIX_KEYS`).
+"""
 
 
 class WholeGraphs:
@@ -44,7 +47,7 @@ class WholeGraphs:
 
     Args:
         graphs: the runner, whose own graphs are captured.
-        room: for what the graphs are captured.
+        room: the sizes that the graphs are captured for.
     """
 
     def __init__(self, graphs: Any, room: Room) -> None:
@@ -76,17 +79,17 @@ class WholeGraphs:
             backend._graphs[key], backend._outputs[key] = _Graph(replay), hidden
 
     def drop(self) -> None:
-        """Give the memory of what was captured back."""
+        """Free the memory of what was captured."""
         for size in self.sizes:
             for kept in (self.graphs.backend._graphs, self.graphs.backend._outputs):
                 kept.pop(self.key(size), None)
 
     def key(self, size: int) -> ShapeKey:
-        """Under which SGLang's runner keeps the graph of ``size`` rows."""
+        """The key under which SGLang's runner keeps the graph of ``size`` rows."""
         return ShapeKey(size=size, variant_label=VARIANT)
 
     def problem_with(self, prompts: Part, running: Part) -> str | None:
-        """Why these parts, whose metadata are prepared, go in pieces; or None."""
+        """Why these parts, whose metadata are prepared, run in pieces; or None."""
         rows, batch = prompts.rows + running.rows, prompts.batch
         if not self.sizes[0] // 2 <= rows <= self.sizes[-1]:
             return f"fewer than {self.sizes[0] // 2} rows"
@@ -99,13 +102,16 @@ class WholeGraphs:
 
 
 def long_prompts(batch: Any) -> bool:
-    """Whether a prefill's attention takes long (:data:`SCORES`): such a step's time does not tell that of another with as many rows."""
+    """Whether a prefill's attention takes long (:data:`SCORES`).
+
+    The time of such a step does not predict that of another with as many rows.
+    """
     pairs = zip(batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu, strict=True)
     return bool(sum(new * (prefix + new // 2) for prefix, new in pairs) > SCORES)
 
 
 class _Graph:
-    """What SGLang's backend keeps of a graph: something that replays."""
+    """What SGLang's backend keeps for a graph: an object with ``replay``."""
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
@@ -118,7 +124,7 @@ def of(graphs: Any) -> WholeGraphs | None:
 
 
 def reason_against(graphs: Any) -> str | None:
-    """Why joined forwards of this runner go in pieces, or None."""
+    """Why mixed batches of this runner run in pieces, or None."""
     runner, model = graphs.model_runner, graphs.layer_model
     if type(model).__name__ != "Gemma4TextModel":
         return f"the model is a {type(model).__name__}"
@@ -135,7 +141,7 @@ def reason_against(graphs: Any) -> str | None:
 
 
 def room_of(graphs: Any) -> Room:
-    """What joined forwards of this server may have."""
+    """The largest mixed batch of this server for which whole graphs are captured."""
     runner, spec = graphs.model_runner, graphs.model_runner.spec_algorithm
     drafts = 1 if spec.is_none() else int(get_spec().speculative_num_draft_tokens)
     running = get_schedule().max_running_requests or runner.req_to_token_pool.size
@@ -175,17 +181,20 @@ def _record(whole: WholeGraphs) -> None:
         with torch.no_grad(), whole.graphs.model_context(), short_graphs.capture_session() as record:
             whole.capture(record)
     except BaseException:
-        whole.drop()  # what was captured before the memory ended
+        whole.drop()  # free what was captured before memory ran out
         raise
 
 
 def _record_with_flash(whole: WholeGraphs) -> str | None:
-    """As :func:`_record`, with FlashAttention-4 for layers and sizes that are its; or why not, with nothing captured."""
+    """As :func:`_record`, with FlashAttention-4 for the layers and sizes that it takes.
+
+    Returns None, or why not, with nothing captured.
+    """
     try:
         problem = whole.kinds.take(fixed_flash.flash_of(whole.graphs.model_runner.attn_backend))
         if problem is None:
             _record(whole)
-    except Exception as error:  # of a compiler, a driver or a card whose memory is full: our kernel is there
+    except Exception as error:  # from a compiler, a driver or a full GPU: our kernel is the fallback
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
     if problem is None and (flash := whole.kinds.flash) is not None:
         held = (flash.keys.nbytes + flash.values.nbytes) / 2**20
