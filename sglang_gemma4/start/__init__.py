@@ -1,1 +1,1 @@
-"""How long a server takes until it is ready, and what makes that shorter: start table, remembered choices, kernels compiled ahead."""
+"""How long a server takes to start, and what shortens that: start table, remembered choices, kernels compiled ahead."""

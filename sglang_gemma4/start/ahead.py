@@ -1,9 +1,10 @@
-"""Compile in processes of their own, while weights load, what an earlier start of the same server made Triton compile.
+"""Compile the Triton kernels of an earlier start of the same server, in separate processes while weights load.
 
-A start with Triton's cache on disk compiles nothing and begins no process. Without it (a first start, another version, a new container)
-the kernels are compiled one after another while graphs are captured: 56 s of a first start of 26B-A4B with MTP, 10 s with a list
-(``runs/2026-11-24-26b-start``). A first start has no list of its own and takes the package's, where there is one for the model
-(``shipped``). ``python -m sglang_gemma4.start.ahead FILE`` compiles a list by hand.
+A start that finds Triton's disk cache compiles nothing and starts no process. Otherwise (a first start, another
+version, a new container) kernels are compiled one after another while graphs are captured. In a first start of
+26B-A4B with MTP that takes 56 s, with a list 10 s (``runs/2026-11-24-26b-start``). A first start has no list of its
+own and takes the package's, if there is one for the model (``shipped``). ``python -m sglang_gemma4.start.ahead FILE``
+compiles a list by hand.
 """
 
 import argparse
@@ -25,17 +26,17 @@ from sglang_gemma4.start.child import Child
 logger = logging.getLogger(__name__)
 KIND = "kernels"
 LONGEST_WAIT = 60.0
-"""Seconds that a capture waits for the compiling processes; then it goes on and compiles what it meets."""
+"""Seconds that a capture waits for the compiling processes; then it continues and compiles what is missing."""
 PAUSE, TIMES = 60.0, 10
 
 
 class Ahead:
-    """The compiling processes of one start, and the list that the next one will have.
+    """The compiling processes of one start, and the list for the next one.
 
     Args:
-        card: its name.
-        key: what decides which kernels a server compiles, beside the versions: see :func:`key_of`.
-        shipped: the package's own list for the model, which is taken where no earlier start left one.
+        card: the GPU's name.
+        key: what decides which kernels a server compiles, apart from the versions: see :func:`key_of`.
+        shipped: the package's own list for the model, used if no earlier start left one.
     """
 
     def __init__(self, card: str, key: Mapping[str, Any], shipped: Path | None = None) -> None:
@@ -45,13 +46,13 @@ class Ahead:
         self.child: Child | None = None
 
     def begin(self) -> int:
-        """Start compiling what Triton's cache does not have; how many kernels that may be.
+        """Start compiling what Triton's cache lacks; return how many kernels that may be.
 
         Raises:
-            KeyError, TypeError, OSError, ValueError: the list is not one, or no process can be started.
+            KeyError, TypeError, OSError, ValueError: the list is malformed, or no process can be started.
         """
         path = folder.place(KIND, self.card, self.key)
-        if path is None:  # nothing is kept, so each start would compile the package's list
+        if path is None:  # nothing is kept, so each start would compile the package's list again
             return 0
         entries = self.known.get("entries", [])
         same = self.known.get("versions") == folder.versions()
@@ -63,7 +64,7 @@ class Ahead:
         return len(missing)
 
     def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
-        """Until all is compiled, or so long; a line for the log where anything was begun."""
+        """Wait until all is compiled, ``seconds`` at most; return a log line, or None if nothing was started."""
         if self.child is None:
             return None
         began, said = time.monotonic(), self.child.answer(seconds)
@@ -84,9 +85,9 @@ class Ahead:
             folder.save(KIND, self.card, self.key, value)
 
     def keep_on(self, pause: float = PAUSE, times: int = TIMES) -> None:
-        """Keep what the first requests make Triton compile too: look every ``pause`` seconds, so many times, whether there is more.
+        """Also keep what the first requests make Triton compile: check ``times`` times, ``pause`` seconds apart.
 
-        A server's first request, SGLang's own with an image, compiled four kernels in 17 s on an H100, which no list had.
+        On an H100 a server's first request, SGLang's own with an image, compiled four unlisted kernels in 17 s.
         """
         kept = manifest.count()
         for _ in range(times):
@@ -117,8 +118,8 @@ def compile_all(entries: Sequence[manifest.Entry], workers: int) -> dict[str, An
             try:
                 import_module(module)
             except Exception as error:
-                logger.info("%s does not import: %s", module, error)  # each of its kernels says so
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"))  # after the imports, which the workers then have
+                logger.info("%s does not import: %s", module, error)  # each of its kernels reports it
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"))  # after the imports, which the workers inherit
         pools.append((pool, [(entry["kernel"], pool.submit(_compiled, entry)) for entry in part]))
     for pool, futures in pools:
         for name, future in futures:
@@ -148,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     os.nice(5)  # loading weights comes first
     if "TRITON_CACHE_DIR" not in os.environ:
-        import_module("sglang")  # which names the folder where servers have it
+        import_module("sglang")  # it names the folder that servers use
     packed = arguments.file.suffix == ".gz"
     entries = shipped.read(arguments.file)["entries"] if packed else json.loads(arguments.file.read_text())["value"]["entries"]
     out, sys.stdout = sys.stdout, sys.stderr  # modules of SGLang print while they are imported

@@ -1,4 +1,4 @@
-"""Whether Python finds SGLang compiled: else each process of each start compiles its modules anew, more than half of the time they take."""
+"""Whether Python finds SGLang's bytecode. Else each process of each start compiles it: over half of its import time."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ SEEN = "srt/server_args.py"
 
 
 def problem() -> str | None:
-    """Why SGLang's bytecode is not found and will not be kept, and the remedy; None where it is found, will be, or SGLang is not here.
+    """Why SGLang's bytecode is missing and will not be kept, and the remedy; None if there is no such problem or no SGLang.
 
     Installers such as pip write it. uv does not unless told to (``UV_COMPILE_BYTECODE=1``), and images often set
     ``PYTHONDONTWRITEBYTECODE``, so that no start keeps it either.

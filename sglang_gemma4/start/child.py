@@ -1,4 +1,4 @@
-"""A process that prepares something for a start without the card, and answers with one line of JSON."""
+"""A process that prepares something for a start without the GPU, and answers with one line of JSON."""
 
 import ctypes
 import json
@@ -13,18 +13,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """In a process just forked: the kernel ends it when ``parent``, by its id, has ended, in whatever way. On Linux; elsewhere nothing."""
+    """In a forked process: Linux kills it once the process with id ``parent`` has ended. Elsewhere this does nothing."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had ended before
+    if os.getppid() != parent:  # the parent had already ended
         os._exit(1)
 
 
 class Child:
-    """``python -m MODULE ARGUMENTS``, begun at once.
+    """``python -m MODULE ARGUMENTS``, started by the constructor.
 
-    A context on the card would be memory that SGLang sizes its pools without, so the process sees no card.
+    The process sees no GPU: SGLang does not count a CUDA context's memory when it sizes its pools.
 
     Raises:
         OSError: it cannot be started.
@@ -36,7 +36,7 @@ class Child:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
     def answer(self, seconds: float) -> dict[str, Any] | str:
-        """Its answer, or why there is none after so many seconds; then it goes on, and nobody listens."""
+        """The child's answer, or why there is none within ``seconds``; the child then goes on, and its answer is lost."""
         try:
             text = self.process.communicate(timeout=seconds)[0]
         except subprocess.TimeoutExpired:

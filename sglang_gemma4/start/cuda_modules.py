@@ -1,13 +1,15 @@
-"""SGLang's own CUDA modules that a start of Gemma 4 needs, built by nvcc in processes without a card, while weights load.
+"""Build SGLang's own CUDA modules that Gemma 4 needs, with nvcc in processes without a GPU, while weights load.
 
-SGLang builds each at its first use, on the way of whoever uses it. In a first start of 26B-A4B with MTP on an H100 these were, one after
-another, the writing of KV rows of 4,096 bytes (13 s), gated activations (16 s) and KV rows of 2,048 bytes (10 s), all in the capture of the
-first prefill graph, and the drafts' tree (14 s) in the first request (``runs/2026-11-25-26b-h100-step-kernels``). A start with 4-bit
-weights had not captured its first verify graph there after three minutes: Marlin's takes nvcc four (``runs/2026-11-25-26b-h100-int4``).
+SGLang builds each module at its first use, while the caller waits. In a first start of 26B-A4B with MTP on an H100,
+three builds of 10 to 16 s each delayed the capture of the first prefill graph: KV rows of 4,096 and 2,048 bytes and
+gated activations. The drafts' tree took 14 s in the first request (``runs/2026-11-25-26b-h100-step-kernels``). With
+4-bit weights the first verify graph was not captured after three minutes, since nvcc takes four for Marlin's module
+(``runs/2026-11-25-26b-h100-int4``).
 
-Nobody waits for the child: who needs a module takes SGLang's lock of that build, finds the module there when the child is done with it, and
-builds it himself where the child died, since the kernel gives a dead process's lock back and what it had not finished was not published
-(its staging folder stays, and nobody looks there). A compiler that outlives it holds no lock: it was executed without the lock's file.
+The start does not wait for the child. A process that needs a module takes SGLang's lock of that build, and finds the
+module when the child is done with it. If the child died, the process builds the module itself: Linux releases a dead
+process's lock, and an unfinished build is not published (its staging folder stays, unused). A compiler that outlives
+the child holds no lock, since it was executed without the lock's file.
 """
 
 import argparse
@@ -31,19 +33,22 @@ from sglang_gemma4.start.files_ahead import FilesAhead
 
 KIND = "cuda-modules"
 LONGEST_WAIT = 900.0
-"""Seconds, by a thread that has nothing else to do: to say in the log how it went."""
+"""Seconds that an otherwise idle thread waits for the child, to log the outcome."""
 DTYPES = (torch.bfloat16, torch.float16)
 ONE_BYTE, TWO_BYTES = ("fp8_e4m3", "fp8_e5m2", "mxfp8"), ("bf16", "bfloat16")
-"""``--kv-cache-dtype`` of pools whose rows SGLang's ``store_cache`` writes (``memory_pool._set_kv_buffer_impl``), fp8 as bytes."""
+"""``--kv-cache-dtype`` of pools whose rows SGLang's ``store_cache`` writes, fp8 as bytes
+(``memory_pool._set_kv_buffer_impl``)."""
 LONGEST_REASON = 300
 
 
 def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, marlin: bool = False) -> list[str]:
-    """The modules of a model: ``kv:BYTES`` for rows of a token's keys (or values) on a rank, ``activation:DTYPE``, ``tree`` of drafts.
+    """The modules that a model needs: ``kv:BYTES`` per size of a KV row, ``activation:DTYPE``, ``tree``, ``marlin:DTYPE``.
 
     Args:
-        marlin: dense weights have 4 bits, which Marlin's products multiply: ``marlin:DTYPE``. Its experts are not among them: they know
-            silu only, and ``quantised_experts`` takes others.
+        rows: bytes of a token's keys (or values) on a rank, by layer.
+        drafts: adds ``tree``, for the tree of drafts.
+        marlin: adds ``marlin:DTYPE``, for dense 4-bit weights that Marlin's GEMMs multiply. Marlin's experts are not
+            added: they support silu only, and ``quantised_experts`` takes others.
     """
     name = str(dtype).removeprefix("torch.")
     more = [*(["tree"] if drafts else []), *([f"marlin:{name}"] if marlin else [])]
@@ -51,10 +56,10 @@ def needed(rows: Iterable[int], dtype: torch.dtype, drafts: bool, marlin: bool =
 
 
 def element(kv_cache_dtype: str, dtype: torch.dtype, config: Mapping[str, Any]) -> int:
-    """Bytes of an element of the KV rows that SGLang's ``store_cache`` writes, or 0 where others write them: FP4's, and this package's.
+    """Bytes of an element of KV rows that SGLang's ``store_cache`` writes; 0 if others write them (FP4, this package).
 
     Args:
-        kv_cache_dtype: as resolved; ``auto`` is the model's ``dtype`` unless the checkpoint's ``config`` asks for fp8.
+        kv_cache_dtype: as resolved; ``auto`` is the model's ``dtype`` unless the checkpoint's ``config`` has fp8.
     """
     if kv_cache_dtype == "auto":
         named = (config.get("quantization_config") or {}).get("kv_cache_quant_algo")
@@ -63,7 +68,7 @@ def element(kv_cache_dtype: str, dtype: torch.dtype, config: Mapping[str, Any]) 
 
 
 def has_four_bits(config: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's config (``config.json``) says that weights have 4 bits: compressed-tensors', AWQ's or GPTQ's."""
+    """Whether a checkpoint's config (``config.json``) has 4-bit weights: compressed-tensors', AWQ's or GPTQ's."""
     quantised = config.get("quantization_config") or {}
     quantised = quantised if isinstance(quantised, Mapping) else quantised.to_dict()
     if 4 in (quantised.get("bits"), quantised.get("w_bit")):
@@ -76,9 +81,9 @@ class CudaModules(FilesAhead):
     """The building process of one start.
 
     Args:
-        card: its name.
+        card: the GPU's name.
         capability: compute capability, ``(9, 0)`` for a Hopper.
-        modules: as of :func:`needed`.
+        modules: from :func:`needed`.
     """
 
     held_up = False
@@ -90,7 +95,7 @@ class CudaModules(FilesAhead):
         super().__init__(("SGLang's CUDA modules", "were"), KIND, card, key)
 
     def begin(self) -> bool:
-        """Start building, unless what an earlier start built is still there; whether a process was started.
+        """Start building, unless what an earlier start built is still there; return whether a process was started.
 
         Raises:
             OSError: the process cannot be started.
@@ -101,7 +106,7 @@ class CudaModules(FilesAhead):
         return True
 
     def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
-        """As of any files."""
+        """Wait until the modules are built, ``seconds`` at most; return a log line, or None if nothing was started."""
         return super().wait(seconds)
 
 
@@ -115,7 +120,7 @@ def compiler() -> str | None:
 
 @contextlib.contextmanager
 def as_on_a_card(capability: tuple[int, int]) -> Any:
-    """SGLang's builds as in a process that sees a CUDA card of this compute capability: the same flags, so the same place on disk."""
+    """Inside, SGLang builds as if it saw a GPU of this compute capability: same flags, so the same place on disk."""
     from sglang.kernels.jit.utils import arch
 
     kept = arch.is_cuda
@@ -128,7 +133,9 @@ def as_on_a_card(capability: tuple[int, int]) -> Any:
 
 
 def build(module: str) -> list[str]:
-    """Build one module into SGLang's cache, or find it there; its file. By SGLang's own functions: sources and flags are theirs.
+    """Build one module into SGLang's cache, or find it there; return its files.
+
+    SGLang's own functions do it, so sources and flags are SGLang's.
 
     Raises:
         RuntimeError: the build failed, with the compiler's words, or was not kept.
@@ -167,13 +174,13 @@ def build(module: str) -> list[str]:
 
 
 def _kept(library: Path) -> list[str]:
-    """Where a library lies that SGLang has loaded: there, or where its staging folder was moved to."""
+    """Where a library is that SGLang has loaded: ``library`` itself, or where its staging folder was moved to."""
     staged = library.parent.name.startswith(".staging-")
     return [str(found) for found in (library.parents[1].glob(f"deps-*/{library.name}") if staged else [library])]
 
 
 def reason(error: Exception) -> str:
-    """Why a build failed, in a line: the compiler's or linker's own words, which come behind the command that ninja repeats."""
+    """Why a build failed, in one line: the compiler's or linker's message, which follows the command repeated by ninja."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     failed = next((place for place, line in enumerate(said) if line.startswith("FAILED: ")), None)
     words = said[failed + 2 :] if failed is not None else said
@@ -199,9 +206,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     objects: set[str] = set()
     failed = []
     with as_on_a_card((given.major, given.minor)):
-        from sglang.kernels.ops.kvcache import kvcache  # noqa: F401 - the workers have SGLang then
+        from sglang.kernels.ops.kvcache import kvcache  # noqa: F401 - the workers inherit SGLang
 
-        # A worker whose pool is gone would wait for work for good, and keep open what the start reads the answer from.
+        # If its pool died, a worker would wait for work forever, and hold open the pipe that the start reads.
         fork = get_context("fork")
         with ProcessPoolExecutor(len(given.modules), mp_context=fork, initializer=end_with, initargs=(os.getpid(),)) as pool:
             futures = [(module, pool.submit(build, module)) for module in given.modules]
@@ -210,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     objects.update(future.result())
                 except Exception as error:
                     failed.append((module, reason(error)))
-    # Where one failed nothing is kept, so that the next start tries again.
+    # If one failed nothing is kept, so that the next start tries again.
     kept = [] if failed else sorted(objects)
     said = {"objects": kept, "done": len(given.modules) - len(failed), "failed": failed, "seconds": round(time.monotonic() - began, 1)}
     print(json.dumps(said), file=out)

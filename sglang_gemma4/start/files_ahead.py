@@ -1,4 +1,4 @@
-"""One preparation of a start that leaves files on disk: begun in a process of its own, unless an earlier start's files are still there."""
+"""A part of a start that leaves files on disk, prepared in its own process unless an earlier start's files remain."""
 
 import time
 from collections.abc import Mapping
@@ -10,31 +10,32 @@ from sglang_gemma4.start.child import Child
 
 
 class FilesAhead:
-    """What was prepared ahead, and where that is kept.
+    """Files that are prepared ahead, and the record of where they are.
 
     Args:
-        what: how the log calls it, and what it says of several: "were" or "was".
+        what: the name in the log, and its verb: "were" or "was".
         kind: the name under which :mod:`folder` keeps the files' paths.
-        card: its name.
+        card: the GPU's name.
         key: what decides which files there are.
     """
 
     held_up = True
-    """Whether the start waits for it."""
+    """Whether the start waits for the files."""
 
     def __init__(self, what: tuple[str, str], kind: str, card: str, key: Mapping[str, Any]) -> None:
         self.what, self.kind, self.card, self.key = what, kind, card, dict(key)
         self.child: Child | None = None
 
     def there(self) -> bool:
-        """Whether all files of an earlier start are."""
+        """Whether all files of an earlier start still exist."""
         paths = folder.load(self.kind, self.card, self.key)
         return bool(paths) and all(Path(path).exists() for path in paths)
 
     def wait(self, seconds: float) -> str | None:
-        """Until the child is done, or so long; a line for the log where one was begun.
+        """Wait until the child is done, ``seconds`` at most; return a log line, or None if no child was started.
 
-        Its answer has ``objects`` (paths), ``failed`` (pairs of what and why), ``seconds``, and ``done``, a number, where it counts.
+        The child's answer has ``objects`` (paths), ``failed`` (pairs of what and why), ``seconds`` and, optionally, a
+        number ``done``.
         """
         if self.child is None:
             return None

@@ -1,8 +1,9 @@
-"""Where the package keeps what makes the next start shorter: measured choices, lists of kernels. Losing it costs seconds, never a start.
+"""Where the package keeps what shortens the next start: measured choices, lists of kernels. Losing it costs seconds.
 
-Compiled kernels are not kept here: SGLang keeps Triton's, Inductor's, FlashInfer's and CuTe's (FlashAttention-4) on disk under one folder,
-``SGLANG_CACHE_DIR`` (``~/.cache/sglang``), keyed by source, compiler, options and architecture. Another folder, or versions and a card in
-its name, would only compile them once more and share nothing with other servers of the host.
+Compiled kernels are not kept here: SGLang keeps Triton's, Inductor's, FlashInfer's and CuTe's (FlashAttention-4) on
+disk under one folder, ``SGLANG_CACHE_DIR`` (``~/.cache/sglang``), keyed by source, compiler, options and
+architecture. Another folder, or versions and a GPU in its name, would only compile them again and share nothing with
+other servers of the host.
 """
 
 import functools
@@ -25,14 +26,14 @@ DEFAULT = "~/.cache/sglang-gemma4"
 
 
 def root(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder that ``SGLANG_GEMMA4_CACHE_DIR`` names, :data:`DEFAULT` where it is unset; None where it is empty: keep nothing."""
+    """The folder in ``SGLANG_GEMMA4_CACHE_DIR``, :data:`DEFAULT` if unset; None (keep nothing) if it is empty."""
     named = environ.get(CACHE_DIR, DEFAULT)
     return Path(named).expanduser() if named.strip() else None
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions that what is kept depends on, this package's and that of its sources too."""
+    """Versions on which kept data depends, including this package's and its sources'."""
     return {
         "sglang-gemma4": f"{sglang_gemma4.__version__}+{_sources()}",
         **{name: _version(name) for name in DISTRIBUTIONS},
@@ -68,7 +69,7 @@ def place(kind: str, card: str, key: Mapping[str, Any]) -> Path | None:
 
 
 def load(kind: str, card: str, key: Mapping[str, Any]) -> Any:
-    """What :func:`save` kept under the same key, or None; a file that is not one, or another key's, is said in the log and left alone."""
+    """What :func:`save` kept under the same key, or None. A malformed file or another key's is logged and left alone."""
     path = place(kind, card, key)
     if path is None or not path.exists():
         return None
@@ -77,13 +78,13 @@ def load(kind: str, card: str, key: Mapping[str, Any]) -> Any:
         if found["key"] != json.loads(json.dumps(key)):
             raise ValueError("it was written for another card, version or model")
         return found["value"]
-    except Exception as error:  # whatever lies there: the start goes on as if nothing did
+    except Exception as error:  # whatever is wrong with it, the start continues without it
         logger.warning("sglang-gemma4: %s is not used: %s: %s", path, type(error).__name__, error)
         return None
 
 
 def save(kind: str, card: str, key: Mapping[str, Any], value: Any) -> None:
-    """Keep a JSON-ready value; several processes may at once. Where it cannot be written the log says so, and the start goes on."""
+    """Keep a JSON-ready value; several processes may do so at once. A failed write is logged; the start continues."""
     path = place(kind, card, key)
     if path is None:
         return

@@ -1,6 +1,6 @@
 """How many Triton kernels this process compiled, how long that took, and how many it found in Triton's cache on disk.
 
-A kernel that is compiled after the start keeps every running request waiting, so each is said and counted by itself.
+A kernel that is compiled after the start makes every running request wait, so each is logged and counted by itself.
 """
 
 import logging
@@ -12,7 +12,7 @@ from sglang_gemma4.start.times import innermost, record
 
 logger = logging.getLogger("sglang_gemma4")
 WARM_UP_STEPS = 16
-"""Forwards that SGLang's warm-up request may take; from then on a scheduler is taken to serve."""
+"""Forwards that SGLang's warm-up request may take; after them a scheduler counts as serving."""
 MOST_SAID = 20
 _counts: dict[str, Any] = {"compiled": 0, "found": 0, "seconds": 0.0, "while serving": 0}
 _steps: list[Callable[[], int]] = []
@@ -25,7 +25,7 @@ def counts() -> dict[str, Any]:
 
 
 def serves(steps: Callable[[], int]) -> None:
-    """From now on kernels may be compiled while requests run; ``steps``: how many forwards this scheduler has begun."""
+    """From now on kernels may be compiled while requests run; ``steps`` returns how many forwards have begun."""
     _steps[:] = [steps]
 
 
@@ -59,7 +59,7 @@ def _while_serving(name: str, seconds: float) -> None:
 
 
 def watch(*others: Callable[..., None]) -> None:
-    """Count from now on, beside whoever listens already, and tell ``others`` of each compilation too."""
+    """Start counting, in addition to any present listener, and tell ``others`` of each compilation too."""
     from triton import knobs
 
     listeners = [each for each in (knobs.compilation.listener, _count, *others) if each is not None]

@@ -1,7 +1,8 @@
-"""What Triton compiled in a start, as data: enough to compile the same again in a process without a card, before anything asks for it.
+"""What Triton compiled in a start, as data from which a process without a GPU can compile the same again, ahead of use.
 
-An entry names a kernel and what Triton specialises it by. Compiling it writes Triton's cache on disk under the same key as the launch
-that was recorded looks up: :func:`cache_key` of a decoded entry, which for unchanged sources and versions is the recorded ``hash``.
+An entry names a kernel and what Triton specialises it by. Compiling it writes Triton's cache on disk under the key
+that the recorded launch looks up. That is :func:`cache_key` of a decoded entry; with unchanged sources and versions
+it is the recorded ``hash``.
 """
 
 import hashlib
@@ -14,16 +15,16 @@ Entry = dict[str, Any]
 _entries: dict[str, Entry] = {}
 _left_out: set[str] = set()
 _decode: set[str] = set()
-"""Hashes of entries that were seen to decode to their key: what is kept again later is not checked again beside requests."""
+"""Hashes of entries known to decode to their key, so that a later save does not check them again while requests run."""
 COMPILES_WITHIN = "gemma4_compiles_within"
-"""Attribute of a kernel whose launches are compiled within a context: what makes one."""
+"""Attribute of a kernel that must be compiled inside a context: the function that makes the context."""
 
 
 def encode(value: Any) -> Any:
-    """A signature, constant or option as JSON that :func:`decode` gives back with its types.
+    """A signature, constant or option as JSON from which :func:`decode` restores value and type.
 
     Raises:
-        TypeError: of a type that Triton's kernels here are not specialised by.
+        TypeError: Triton's kernels here are not specialised by this type.
     """
     import triton.language as tl
     from triton.runtime.jit import JITFunction
@@ -45,7 +46,7 @@ def decode(value: Any) -> Any:
     """The reverse of :func:`encode`; modules of named kernels are imported.
 
     Raises:
-        ValueError: it names no type.
+        ValueError: the value names no known type.
     """
     import triton.language as tl
 
@@ -88,24 +89,24 @@ def kernel(name: str) -> Any:
 
 
 def entry_of(src: Any, metadata: dict[str, Any]) -> Entry:
-    """The entry of one compilation, from what Triton tells ``knobs.compilation.listener``.
+    """The entry of one compilation, from what Triton passes to ``knobs.compilation.listener``.
 
     Raises:
-        TypeError: something of it cannot be kept; a source that is no Python function is one such thing.
+        TypeError: part of it cannot be kept, such as a source that is not a Python function.
     """
     from triton.backends.nvidia.compiler import CUDAOptions
 
     target = metadata["target"]
     if type(src).__name__ not in ("ASTSource", "GluonASTSource") or target.backend != "cuda":
         raise TypeError(f"a {type(src).__name__} for {target.backend}")
-    # A path of this machine; the default is put back where it is compiled.
+    # extern_libs is a path on this machine; the default is restored where the entry is compiled.
     options = {field.name: metadata[field.name] for field in fields(CUDAOptions) if field.name not in ("extern_libs", "arch")}
     return {
         "kernel": kernel_name(src.fn),
         "signature": {name: encode(kind) for name, kind in src.signature.items()},
         "constants": [[list(path), encode(value)] for path, value in src.constants.items()],
         "attributes": [[list(path), encode(value)] for path, value in src.attrs.items()],
-        # a hit on disk tells them as JSON keeps them: lists for tuples
+        # a hit on disk passes them as JSON keeps them, lists instead of tuples
         "options": {name: encode(tuple(value) if isinstance(value, list) else value) for name, value in options.items()},
         "target": [target.backend, target.arch, target.warp_size],
         "hash": metadata["hash"],
@@ -113,16 +114,16 @@ def entry_of(src: Any, metadata: dict[str, Any]) -> Entry:
 
 
 def record(*, src: Any, metadata: dict[str, Any], **_others: Any) -> None:
-    """Keep one compilation or hit on disk; what cannot be kept is left out, and the start goes on."""
+    """Keep one compilation or hit on disk; what cannot be kept is left out, and the start continues."""
     try:
         entry = entry_of(src, metadata)
         _entries[entry["hash"]] = entry
-    except Exception as error:  # of Triton's data, which no start is to fail for
+    except Exception as error:  # no start may fail because of Triton's data
         _left_out.add(f"{getattr(src, 'name', src)}: {type(error).__name__}: {error}")
 
 
 def recorded() -> list[Entry]:
-    """What :func:`record` kept in this process, as far as it decodes to the key that Triton looked up; the rest is left out."""
+    """What :func:`record` kept in this process and decodes to the key that Triton looked up; the rest is left out."""
     kept = []
     for entry in list(_entries.values()):
         if entry["hash"] in _decode:
@@ -142,7 +143,7 @@ def recorded() -> list[Entry]:
 
 
 def count() -> int:
-    """Compilations and hits on disk that were recorded, without those that :func:`recorded` has left out."""
+    """Number of recorded compilations and hits on disk, without those that :func:`recorded` has left out."""
     return len(_entries)
 
 
@@ -172,7 +173,7 @@ def _context(kernel: Any) -> Any:
 
 
 def cache_key(entry: Entry) -> str:
-    """The key under which Triton keeps what it compiles for an entry with the sources and versions of this process."""
+    """Triton's cache key for an entry, with the sources and versions of this process."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.compiler.compiler import make_backend
     from triton.runtime.cache import get_cache_key
@@ -185,7 +186,7 @@ def cache_key(entry: Entry) -> str:
 
 
 def compile_entry(entry: Entry) -> bool:
-    """Compile an entry into Triton's cache on disk, without a card; whether it was not there yet."""
+    """Compile an entry into Triton's cache on disk, without a GPU; return whether it was not there yet."""
     import triton
     from triton import knobs
 

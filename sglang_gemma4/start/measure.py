@@ -1,15 +1,14 @@
 """How long servers take until they are ready, by arm and part: ``python -m sglang_gemma4.start.measure FOLDER --model MODEL``.
 
-Arms start one after another on an empty card, their order turning with each repetition. Modes:
+Arms start one after another on an idle GPU; their order rotates with each repetition. Modes:
 
 - ``cold``: every cache of compiled kernels is an empty folder.
-- ``listed``: the same, but what the package keeps for the next start (``SGLANG_GEMMA4_CACHE_DIR``) is of an earlier start of the arm;
-  arms without the package keep nothing and have no such start.
-- ``warm``: all folders are of an earlier start of the arm.
+- ``listed``: the same, but what the package keeps for the next start (``SGLANG_GEMMA4_CACHE_DIR``) is from an earlier
+  start of the arm. Arms without the package keep nothing and skip this mode.
+- ``warm``: all folders are from an earlier start of the arm.
 
-The earlier start is the first cold one; without ``--cold`` one is made before the first repetition and not counted. FOLDER gets a log
-for each start,
-``starts.json`` with all that was measured and on what, and ``TABLE.md``.
+The earlier start is the first cold one; without ``--cold`` one is made before the first repetition and not counted.
+FOLDER gets a log for each start, ``starts.json`` with all measurements and the machine's facts, and ``TABLE.md``.
 """
 
 import argparse
@@ -48,13 +47,13 @@ STOCK_PARTS = {
     "cuda_graph": "CUDA graphs",
     "scheduler_e2e": "the scheduler in all",
 }
-"""Of SGLang's ``startup_time``, which every arm has."""
+"""Keys of SGLang's ``startup_time``, which every arm has, and their names in the table."""
 UP_WITHIN = 1800.0
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start to make: an arm, its mode, the folder of its caches; ``counted`` is False for one that only fills them."""
+    """One start to make: an arm, its mode, the folders of its caches; ``counted`` is False if it only fills them."""
 
     arm: Arm
     mode: str
@@ -65,17 +64,17 @@ class Start:
 
     @property
     def name(self) -> str:
-        """For files."""
+        """The start's name, for files."""
         return f"{self.arm.name}-{self.mode}-{self.repetition}"
 
     def environment(self, caches: Path) -> dict[str, str]:
-        """What is added to this process's."""
+        """Variables to add to this process's environment."""
         folders = {name: str(caches / self.compiled / folder) for name, folder in COMPILED.items()}
         return {**folders, switches.CACHE_DIR: str(caches / self.kept), **self.arm.environment}
 
 
 def plan(arms: Sequence[Arm], modes: Sequence[str], repetitions: int) -> Iterator[Start]:
-    """The starts in order: in each repetition mode by mode, in each mode arm by arm, so that a machine's drift meets all arms alike."""
+    """The starts in order: by repetition, then mode, then arm, so that a machine's drift affects all arms alike."""
     own = {arm.name: f"{arm.name}-cold-1" for arm in arms}
     if "cold" not in modes:
         for arm in arms:
@@ -99,7 +98,7 @@ def keeps(arm: Arm) -> bool:
 
 
 def measure(start: Start, model: str, flags: Sequence[str], folder: Path, caches: Path, cpu: bool) -> dict[str, Any]:
-    """Make one start and end the server: seconds until /health answers, the start table, SGLang's own times; or how it died."""
+    """Make one start and end the server: seconds until /health answers, start table and SGLang's times, or how it died."""
     environment = start.environment(caches)
     row: dict[str, Any] = {"arm": start.arm.name, "mode": start.mode, "repetition": start.repetition, "counted": start.counted}
     row["switches"] = {name: value for name, value in environment.items() if name in start.arm.environment}
@@ -121,7 +120,7 @@ def measure(start: Start, model: str, flags: Sequence[str], folder: Path, caches
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by part: of the start table, or for an arm without the package what SGLang tells."""
+    """Seconds by part: from the start table, or from SGLang's own times if the arm has no package."""
     if row["start"]:
         return {name: float(seconds) for name, seconds in row["start"]["parts"]}
     told = row["startup_time"]
@@ -159,7 +158,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line, without what follows ``--``."""
+    """Parser of the command line, without what follows ``--``."""
     form = argparse.ArgumentParser(
         prog="python -m sglang_gemma4.start.measure",
         description=str(__doc__),
@@ -178,7 +177,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure; 1 where a start died, 2 for bad arguments."""
+    """Measure; return 1 if a start died, 2 for bad arguments."""
     words = list(sys.argv[1:] if argv is None else argv)
     words, flags = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     form = parser()

@@ -1,8 +1,8 @@
-"""Lists of kernels that come with the package, for the first start of a model on a machine: which one fits, and how one is made.
+"""Lists of kernels that come with the package, for the first start of a model on a machine: find one, or make one.
 
-A list names kernels and what Triton specialises them by (``manifest``). It is recorded on a card and fits every card of the same compute
-capability. One that is older than the sources is compiled as far as it still fits; the rest is said in the log and costs nothing else.
-``python -m sglang_gemma4.start.shipped KEPT MODEL LIST`` makes one of what a start kept.
+A list names kernels and what Triton specialises them by (``manifest``). It is recorded on one GPU and fits all of the
+same compute capability. If it is older than the sources, it is compiled as far as it still fits; the rest is logged
+and costs nothing else. ``python -m sglang_gemma4.start.shipped KEPT MODEL LIST`` makes one of what a start kept.
 """
 
 import argparse
@@ -14,18 +14,18 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "lists"
 FIELDS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "num_experts")
-"""Of a text config: what tells the models apart."""
+"""Fields of a text config that distinguish the models."""
 OF_WEIGHTS = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic")
-"""Of what a ``quantization_config`` says of a group's weights and activations."""
+"""Fields of a group's weights and activations in a ``quantization_config`` that are compared."""
 ORDINARY = {"tp_size": "1", "quantization": "None", "kv_cache_dtype": "auto", "disaggregation_mode": "null"}
 """Flags with which the lists were recorded; with others most kernels would be compiled in vain."""
 
 
 def fits(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a list says of the model that it was recorded with.
+    """What a list says of the model with which it was recorded.
 
-    A running server's config has the full layers' size as ``head_dim`` and the sliding ones' beside it (``swa_head_dim``): on an H100 no
-    list was found for it (``runs/2026-11-25-26b-h100-beside``).
+    A running server's config has the full layers' size as ``head_dim``, and the sliding layers' as ``swa_head_dim``.
+    Without the latter no list was found on an H100 (``runs/2026-11-25-26b-h100-beside``).
     """
     text = config.get("text_config") or config
     found = {name: text.get(name) for name in FIELDS} | {"head_dim": text.get("swa_head_dim") or text.get("head_dim")}
@@ -33,7 +33,7 @@ def fits(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _weights(config: Any) -> Any:
-    """The format of quantised weights in words that JSON keeps; None of others. Which layers are left out is not compared.
+    """The format of quantised weights as JSON-ready data; None for unquantised ones. Ignored layers are not compared.
 
     A group may be a list of layers under a preset's name; such formats have no list here.
     """
@@ -50,7 +50,7 @@ def _weights(config: Any) -> Any:
 
 
 def find(config: Mapping[str, Any], flags: Mapping[str, str], capability: int) -> Path | None:
-    """The list for a model's config, a server's flags and a card's compute capability (90 for 9.0), or None."""
+    """The list for a model's config, a server's flags and a GPU's compute capability (90 for 9.0), or None."""
     if any(flags.get(name) != value for name, value in ORDINARY.items()):
         return None
     wanted = {"fits": fits(config), "capability": capability}
@@ -58,7 +58,7 @@ def find(config: Mapping[str, Any], flags: Mapping[str, str], capability: int) -
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A list: ``fits``, ``capability`` and ``entries``.
+    """Read a list: ``fits``, ``capability`` and ``entries``.
 
     Raises:
         OSError, ValueError: it is no such file.
@@ -68,7 +68,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make a list of what a start kept."""
+    """Make a list from what a start kept."""
     form = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.shipped", description=str(__doc__).partition("\n")[0])
     form.add_argument("kept", type=Path, metavar="KEPT", help="a kernels-*.json from the folder that SGLANG_GEMMA4_CACHE_DIR names")
     form.add_argument("model", type=Path, metavar="MODEL", help="the checkpoint directory of that start")

@@ -17,7 +17,7 @@ NAME, IMPORTS = "start_times", "imports"
 
 
 def harmless(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """``hook``, whose failure costs the table a part and the log a line, and no start."""
+    """Wrap ``hook``: an exception is logged and drops one row of the start table; it never aborts the start."""
 
     @functools.wraps(hook)
     def tried(*args: Any, **kwargs: Any) -> Any:
@@ -53,13 +53,13 @@ def timed_by_role(target: str, draft: str) -> Callable[..., Any]:
 
 @harmless
 def begin_launching() -> None:
-    """What came before the first call in the launching process is imports."""
+    """Record what came before the first call in the launching process as imports."""
     if multiprocessing.parent_process() is None and IMPORTS not in {one.name for one in times.recorded()}:
         times.record(IMPORTS, times.process_began(), time.time())
 
 
 def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``ServerArgs.resolve_once``."""
+    """Around ``ServerArgs.resolve_once``: record it as one part."""
     begin_launching()
     with times.part("arguments"):
         return original(*args, **kwargs)
@@ -67,7 +67,7 @@ def resolve(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 @harmless
 def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
-    """Before ``Scheduler.init_startup_timing_begin``: the process was started and has imported SGLang."""
+    """Before ``Scheduler.init_startup_timing_begin``: record this process's imports, and start counting kernels."""
     times.forget_parent()
     times.record("scheduler's imports", times.process_began(), time.time())
     kernels.watch()
@@ -75,19 +75,19 @@ def begin_scheduler(*_args: Any, **_kwargs: Any) -> None:
 
 @harmless
 def hand_over(result: dict[str, Any], scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Scheduler.get_init_info``: the scheduler's parts go to the launching process with it. What it compiles later is late."""
+    """After ``Scheduler.get_init_info``: add the scheduler's parts for the launching process; then it counts as serving."""
     result[table.SCHEDULER] = table.of_scheduler()
     kernels.serves(lambda: int(scheduler.forward_ct))
 
 
 @harmless
 def take_over(_manager: Any, started: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``Engine._set_startup_time``."""
+    """Before ``Engine._set_startup_time``: take over the scheduler's parts."""
     infos: Sequence[dict[str, Any]] = started.scheduler_infos
     table.take_scheduler(infos)
 
 
 @harmless
 def say(_server_args: Any) -> None:
-    """Before ``_freeze_gc_after_server_warmup``, after which SGLang says that the server is ready."""
+    """Before ``_freeze_gc_after_server_warmup``, after which SGLang reports the server ready: log the start table."""
     logger.info("sglang-gemma4: %s", "\n".join(table.lines(table.finish())))

@@ -1,4 +1,4 @@
-"""The start table: what the log, /server_info and ``doctor --url`` say of how long a server took until it was ready."""
+"""The start table: how long a server took until it was ready, for the log, /server_info and ``doctor --url``."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from sglang_gemma4.start import bytecode, kernels, times
 from sglang_gemma4.start.times import Interval
 
 SCHEDULER = "sglang_gemma4_start"
-"""Key of the scheduler's intervals and kernel counts in what it tells the launching process when it is ready."""
+"""Key under which a ready scheduler passes its intervals and kernel counts to the launching process."""
 
 SHOWN = 0.05
 """Seconds; shorter parts have no line in the log."""
@@ -23,7 +23,7 @@ def of_scheduler() -> dict[str, Any]:
 
 
 def take_scheduler(infos: Sequence[Mapping[str, Any]]) -> None:
-    """In the launching process: keep the first rank's part (a data-parallel controller hands none on)."""
+    """In the launching process: keep the first rank's part (a data-parallel controller passes none on)."""
     _scheduler.clear()
     _scheduler.update(infos[0].get(SCHEDULER, {}) if infos else {})
 
