@@ -43,7 +43,7 @@ class Gemma4CpuAttention(AttentionBackend):
         self.begin(forward_batch)
 
     def begin(self, forward_batch: ForwardBatch, ahead: int = 0) -> None:
-        """Describe the batch; ``ahead``: keys of a decode step that ``seq_lens`` does not count, as of a draft with KV of its own."""
+        """Describe the batch; ``ahead``: keys of a decode step that ``seq_lens`` lacks, such as a draft's own."""
         self.plans = {}
         self.image_reach = None
         mode = forward_batch.forward_mode
@@ -147,7 +147,7 @@ class Gemma4CpuAttention(AttentionBackend):
         return self.plans[key]
 
     def _translation(self, sliding: SWAKVPool | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """From a request's slots to those of the pool that a layer reads, None where they are the same.
+        """Maps a request's slots to those of the pool that a layer reads; None if they are the same.
 
         A unified pool has tables of its own for full and sliding layers, which change from step to step.
         """

@@ -56,7 +56,7 @@ def has_accelerator() -> bool:
 
 
 def default_arguments(argv: Sequence[str]) -> list[str]:
-    """The arguments to add to ``launch_server``'s ``argv`` (not itself included)."""
+    """The arguments to add to ``launch_server``'s ``argv``, which is not included."""
     given = _given(argv)
     added = []
     for name, value in DEFAULTS.items():
@@ -66,7 +66,7 @@ def default_arguments(argv: Sequence[str]) -> list[str]:
 
 
 def default_engine_arguments(given: Mapping[str, object]) -> dict[str, object]:
-    """``given`` keyword arguments of ``sglang.Engine``, completed."""
+    """``given`` keyword arguments of ``sglang.Engine``, completed with :data:`DEFAULTS`."""
     return {**{name.replace("-", "_"): value for name, value in DEFAULTS.items()}, **given}
 
 

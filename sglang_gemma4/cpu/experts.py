@@ -9,7 +9,7 @@ Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
 def exact(values: torch.Tensor) -> torch.Tensor:
-    """Activations stay as they are."""
+    """No rounding: activations stay as they are."""
     return values
 
 
@@ -22,17 +22,19 @@ def gated_sum(
     first: Rounding = exact,
     second: Rounding = exact,
 ) -> torch.Tensor:
-    """Each token's experts of this rank, weighted and added up: ``[tokens, hidden]``. Gelu is by tanh, as every Gemma 4's config says.
+    """Weighted sum of each token's experts on this rank: ``[tokens, hidden]``.
+
+    Gelu uses tanh, as every Gemma 4's config says.
 
     Args:
         x: ``[tokens, hidden]``.
         routed: SGLang's ``StandardTopKOutput``; an id below 0 is another rank's expert.
         w13: ``[experts, 2 * inner, hidden]``, the gate's rows first.
         w2: ``[experts, hidden, inner]``.
-        first: rounds the first product's input, ``second`` the second's.
+        first: rounds the first GEMM's input, ``second`` the second's.
 
     Raises:
-        ValueError: the activation is no gelu.
+        ValueError: the activation is not gelu.
     """
     if activation not in ("gelu", "gelu_tanh"):
         raise ValueError(f"experts' activation {activation}: the CPU reference engine computes Gemma 4's gelu_tanh only")
@@ -51,7 +53,7 @@ def gated_sum(
 def of_this_rank(
     original: Callable[..., torch.Tensor], layer: Any, x: torch.Tensor, topk_output: Any, moe_runner_config: Any
 ) -> torch.Tensor:
-    """Around ``moe_forward_native``, which takes an expert of another rank (-1) for an index and fails."""
+    """Around ``moe_forward_native``, which takes another rank's expert (-1) as an index and fails."""
     if layer.moe_ep_size == 1 or not layer.moe_runner_config.activation.startswith("gelu"):
         return original(layer, x, topk_output, moe_runner_config)
     return gated_sum(x, topk_output, layer.w13_weight, layer.w2_weight, moe_runner_config.activation)

@@ -19,7 +19,7 @@ class Unpinned(TorchFunctionMode):  # type: ignore[misc]
 
 
 def unpinned(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around a method of SGLang's LoRA manager."""
+    """Around a method of SGLang's LoRA manager: without a GPU, its buffers are not pinned."""
     from sglang_gemma4.cpu.environment import has_accelerator
 
     if has_accelerator():

@@ -1,4 +1,4 @@
-"""The reference engine: SGLang on a processor without a GPU."""
+"""The CPU reference engine: SGLang without a GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from sglang_gemma4.patching.arguments import SeenAs
 
 
 def reads_pages(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """A wrapper of SGLang's list of backends that read a unified pool's pages, which does not know ours."""
+    """Around SGLang's check for backends that read a unified pool's pages: shown ``triton`` in place of ours."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
 
     resolved = resolved_view(server_args)

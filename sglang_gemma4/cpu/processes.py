@@ -1,4 +1,4 @@
-"""The processes of a CPU server: forked from the one that has imported SGLang, where SGLang starts each anew."""
+"""Fork the processes of a CPU server from the one that has imported SGLang; SGLang itself would spawn each."""
 
 import multiprocessing
 from multiprocessing import util
@@ -9,10 +9,11 @@ from sglang_gemma4.cpu import threads
 
 
 def fork_children(_: None, server_args: Any) -> None:
-    """After ``_set_envs_and_config``, which asks for new processes since a CUDA context does not outlive a fork; here there is none.
+    """After ``_set_envs_and_config``, which asks for spawned processes, since a CUDA context does not survive a fork.
 
-    A child that renews PyTorch's thread pool in two threads at once finds none ("Invalid thread pool!", of transformers' loading threads),
-    so each renews it while it has one thread. Other forks, as of the processes that try grammars, have no use for the threads.
+    A CPU server has no CUDA context. A child that renews PyTorch's thread pool in two threads at once fails ("Invalid
+    thread pool!", from transformers' loading threads), so each renews it while it has one thread. Other forks, such as
+    the processes that try grammars, have no use for the threads.
     """
     import torch
     from sglang.srt.arg_groups.overrides import resolving_view

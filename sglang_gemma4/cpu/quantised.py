@@ -1,8 +1,9 @@
-"""Quantised checkpoints on the CPU reference engine: SGLang's loaders fill its quantised layers, which then compute in float32.
+"""Quantised checkpoints on the CPU reference engine: SGLang's loaders fill its layers, which then compute in float32.
 
-After loading, a layer's levels and scales become one float32 weight, and activations go through the float8 levels that the format gives
-them on a card (by token, by tensor or by group; of 4-bit weights not at all). So answers have the format's error, and not a kernel's.
-SGLang's own methods keep the layers' names, shapes and loaders, which are what is tested. Weights cannot be updated afterwards.
+After loading, a layer's quantised values and scales become one float32 weight. Activations are rounded through float8
+as the format does on a GPU (by token, by tensor or by group; with 4-bit weights not at all). So answers have the
+format's error, but not a kernel's. SGLang's own methods keep the layers' names, shapes and loaders, which are what is
+tested. Weights cannot be updated afterwards.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from sglang_gemma4.kernels.dequantise import by_group, float8_weight, packed_wei
 
 
 class DequantisedLinear(UnquantizedLinearMethod):
-    """The product of a layer whose ``weight`` is float32 by now; ``rounding`` is of its input."""
+    """A linear layer whose ``weight`` has been dequantised to float32; ``rounding`` is applied to its input."""
 
     dequantised = True
 
@@ -32,7 +33,7 @@ class DequantisedLinear(UnquantizedLinearMethod):
 
 
 class DequantisedExperts(UnquantizedFusedMoEMethod):
-    """Gated experts whose weights are float32 by now; ``roundings`` are of the inputs of their two products."""
+    """Gated experts with weights dequantised to float32; ``roundings`` are applied to the inputs of their two GEMMs."""
 
     dequantised = True
 
@@ -41,7 +42,7 @@ class DequantisedExperts(UnquantizedFusedMoEMethod):
         self.roundings, self.moe_runner_config = roundings, moe_runner_config
 
     def apply(self, layer: torch.nn.Module, dispatch_output: Any) -> Any:
-        """Each token's experts, weighted and added up; gelu is by tanh, as the config of every Gemma 4 says."""
+        """Each token's experts, weighted and added up; gelu uses tanh, as every Gemma 4's config says."""
         x = dispatch_output.hidden_states
         w13: Any = layer.w13_weight
         w2: Any = layer.w2_weight
@@ -55,12 +56,12 @@ def every_dtype(original: Callable[..., list[torch.dtype]], *owner: Any) -> list
 
 
 def no_card_needed(_original: Callable[..., bool], _config: Any, _capability: int, error: bool = True) -> bool:
-    """In place of the look at the card's compute capability: float32 can hold every format."""
+    """Replaces the check of the GPU's compute capability: float32 can hold every format."""
     return True
 
 
 def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: Any) -> None:
-    """In place of compressed-tensors' rearrangement of a linear layer."""
+    """Replaces compressed-tensors' rearrangement of a linear layer."""
     scheme = layer.scheme
     if hasattr(layer, "weight_packed"):
         if scheme.has_g_idx:
@@ -76,7 +77,7 @@ def linear_of_checkpoint(_original: Callable[..., None], _method: Any, layer: An
 
 
 def experts_of_checkpoint(_original: Callable[..., None], _method: Any, layer: Any) -> None:
-    """In place of compressed-tensors' rearrangement of experts."""
+    """Replaces compressed-tensors' rearrangement of experts."""
     if hasattr(layer, "w13_weight_packed"):
         for part in ("w13", "w2"):  # kept [experts, inputs / 8, outputs]
             packed, scale = (getattr(layer, f"{part}_{name}").data.mT for name in ("weight_packed", "weight_scale"))
@@ -95,14 +96,14 @@ def experts_of_checkpoint(_original: Callable[..., None], _method: Any, layer: A
 
 
 def linear_at_load(original: Callable[..., None], method: Any, layer: Any) -> None:
-    """In place of ``--quantization fp8``'s own quantisation of a linear layer: a scale for each output, as on a card."""
+    """Replaces ``--quantization fp8``'s quantisation of a linear layer: one scale per output, as on a GPU."""
     if method.is_checkpoint_fp8_serialized:
         raise NotImplementedError("the CPU reference engine reads fp8 checkpoints of compressed-tensors, not of quant_method fp8")
     _finish_linear(layer, by_group(layer.weight.data, 0), _rounding(None, None))
 
 
 def experts_at_load(original: Callable[..., None], method: Any, layer: Any) -> None:
-    """The same of experts: one scale for each expert's product."""
+    """The same for experts: one scale per expert and GEMM."""
     if method.quant_config.is_checkpoint_fp8_serialized:
         raise NotImplementedError("the CPU reference engine reads fp8 checkpoints of compressed-tensors, not of quant_method fp8")
     for part in ("w13", "w2"):
@@ -118,7 +119,7 @@ def _finish_linear(layer: Any, weight: torch.Tensor, rounding: Rounding) -> None
 
 
 def _rounding(input_scale: Any, block: Any) -> Rounding:
-    """Of activations: static where the checkpoint has a scale, else by token, or by the block's inputs."""
+    """Rounding of activations: static if the checkpoint has a scale, else by token, or by a block's inputs."""
     if input_scale is None:
         return lambda values: by_group(values, block[1] if block is not None else 0)
     scale = input_scale.data.float().max()

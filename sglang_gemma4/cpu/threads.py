@@ -1,7 +1,7 @@
 """How many OpenMP threads the CPU engine takes: as many as there are cores that nothing else uses.
 
-At each operation OpenMP's threads wait for each other, so with one thread more than free cores every operation waits for the scheduler's
-next turn: a small model's answer took 31 s in place of 1.7 s.
+At each operation OpenMP's threads wait for each other. With one thread more than free cores, every operation waits
+for the scheduler's next turn: a small model's answer took 31 s instead of 1.7 s.
 """
 
 import math
@@ -16,22 +16,22 @@ ROOT = Path("/sys/fs/cgroup")
 LOOKED = 0.2
 """Seconds over which idle time is measured. A load average would still count a server that was stopped a minute ago."""
 _IDLE = slice(3, 5)
-"""Of a core's times: idle, and waiting for a disk."""
+"""Of a core's time counters, those for idling and for waiting for a disk."""
 
 
 def choose(cores: int, free: float, quota: float = math.inf) -> int:
     """The number of threads, 1 or more.
 
     Args:
-        cores: that this process may run on.
-        free: cores' worth of time that these cores are idle.
-        quota: cores' worth of time that the container may use.
+        cores: number of cores that this process may run on.
+        free: idle time of these cores, in cores.
+        quota: CPU time that the container may use, in cores.
     """
     return max(1, math.floor(min(cores, quota, free + 0.5)))
 
 
 def number() -> int:
-    """The number of threads for this process, as the machine is now; takes ``LOOKED`` seconds."""
+    """The number of threads for this process at the machine's current load; takes ``LOOKED`` seconds."""
     before = times()
     time.sleep(LOOKED)
     return choose(cores(), idle(before, times(), os.sched_getaffinity(0)), quota())
@@ -43,7 +43,7 @@ def cores() -> int:
 
 
 def times(path: Path = CORES) -> dict[int, list[int]]:
-    """By core, what Linux has counted of its time; empty where the system has no such file."""
+    """Linux's time counters by core; empty if the system has no such file."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
         return {int(words[0][3:]): list(map(int, words[1:])) for words in lines if words and words[0][:3] == "cpu" and words[0] != "cpu"}
@@ -52,7 +52,7 @@ def times(path: Path = CORES) -> dict[int, list[int]]:
 
 
 def idle(before: dict[int, list[int]], after: dict[int, list[int]], mine: set[int]) -> float:
-    """How many of the cores ``mine`` were idle between two readings; a core counts as idle where the readings do not tell."""
+    """How many of the cores ``mine`` were idle between two readings; a core without readings counts as idle."""
     free = 0.0
     for core in mine:
         spent = [now - past for now, past in zip(after.get(core, ()), before.get(core, ()), strict=False)][:8]  # the rest is in the first
@@ -62,7 +62,7 @@ def idle(before: dict[int, list[int]], after: dict[int, list[int]], mine: set[in
 
 
 def quota(root: Path = ROOT, groups: Path = GROUPS) -> float:
-    """Cores' worth of time that the process's control groups (version 1 or 2, and those above them) allow; infinite without a limit."""
+    """CPU time, in cores, that the control groups (v1 or v2) and their parents allow; infinite without a limit."""
     return min((_limit(folder) for folder in _folders(root, groups)), default=math.inf)
 
 
@@ -81,7 +81,7 @@ def _folders(root: Path, groups: Path) -> Iterator[Path]:
 
 
 def _limit(folder: Path) -> float:
-    """A control group's own limit."""
+    """A control group's own limit, in cores."""
     try:
         most, _, period = (folder / "cpu.max").read_text().strip().partition(" ")
     except OSError:

@@ -87,7 +87,7 @@ def build_tree(
 
     # The CUDA kernel links nodes backwards, which leaves children in ascending order.
     same = (parent[:, :, None] == parent[:, None, :]) & (parent >= 0)[:, :, None]
-    same[:, :, 0] = same[:, 0, :] = False  # the root is nobody's child
+    same[:, :, 0] = same[:, 0, :] = False  # the root is no node's child
     later = same & (nodes[None, :] > nodes[:, None])
     sibling = torch.where(later.any(-1), later.long().argmax(-1), -1)
     retrieve_next_sibling.copy_(torch.where(sibling >= 0, sibling, retrieve_next_sibling))

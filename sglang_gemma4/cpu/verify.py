@@ -107,12 +107,12 @@ def verify_sampled(
 
 
 def decides_greedily(*, is_all_greedy: bool, **_: Any) -> bool:
-    """``_verify_uses_greedy``: only if every request is greedy; on a CPU SGLang always says yes."""
+    """Replaces ``_verify_uses_greedy``: True only if every request is greedy; on a CPU SGLang always says True."""
     return is_all_greedy
 
 
 def samples_blocks() -> bool:
-    """``is_dflash_sampling_verify_available``, which DFlash's step asks before what it calls reads the same of its own module."""
+    """Replaces ``is_dflash_sampling_verify_available``, and sets the flag that DFlash's sampling itself reads."""
     from sglang.srt.speculative import dflash_utils
 
     dflash_utils._DFLASH_SAMPLING_VERIFY_AVAILABLE = True
@@ -121,7 +121,7 @@ def samples_blocks() -> bool:
 
 def inverse_cdf(weights: torch.Tensor, coins: torch.Tensor) -> torch.Tensor:
     """Draw from unnormalised ``weights`` [rows, choices] with one coin in [0, 1) each; a zero weight is never drawn.
-    Where all are zero the last choice comes out, as in SGLang's CUDA kernel."""
+    If all are zero the last choice comes out, as in SGLang's CUDA kernel."""
     cumulative = weights.cumsum(-1)
     target = coins.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, target, right=True).squeeze(-1)

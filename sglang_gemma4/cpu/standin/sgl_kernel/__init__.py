@@ -40,7 +40,7 @@ def rotate_input_ids_cpu(*args: Any, **kwargs: Any) -> None:
 
 
 def build_draft_decode_metadata_cpu(*args: Any, **kwargs: Any) -> None:
-    """Of SGLang's own CPU backend for EAGLE's draft steps; here :mod:`sglang_gemma4.cpu.own_drafts` takes its place."""
+    """Part of SGLang's own CPU backend for EAGLE's draft steps, which :mod:`sglang_gemma4.cpu.own_drafts` replaces."""
     raise NotImplementedError(
         "the CPU reference engine describes draft steps itself (cpu/own_drafts.py), not by build_draft_decode_metadata_cpu"
     )
