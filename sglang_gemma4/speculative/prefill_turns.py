@@ -35,4 +35,6 @@ def reason(given: Any) -> str | None:
         return f"--prefill-decode-interval {given.prefill_decode_interval} was given"
     if given.enable_mixed_chunk:
         return "--enable-mixed-chunk: decode rows go through with each prefill"
+    if given.disaggregation_mode != "null":
+        return f"--disaggregation-mode {given.disaggregation_mode}: prefill and decode are on servers of their own"
     return None if beside_bounds.takes_turns() else "SGLANG_GEMMA4_BESIDE_GAP=throughput: prompts first"

@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, str], int]] = {
     "the operator's number": ("tiny-e2b", {"prefill_decode_interval": 3}, {}, 3),
     "the operator's zero": ("tiny-e2b", {"prefill_decode_interval": 0}, {}, 0),
     "SGLang's mixed chunks": ("tiny-e2b", {"enable_mixed_chunk": True}, {}, 0),
+    "a prefill server": ("tiny-e2b", {"disaggregation_mode": "prefill"}, {}, 0),
+    "a decode server": ("tiny-e2b", {"disaggregation_mode": "decode"}, {}, 0),
     "12B": ("tiny-12b", {}, {}, 0),
     "26B-A4B": ("tiny-26b-a4b", {}, {}, 0),
     "31B": ("tiny-31b", {}, {}, 0),
