@@ -6,10 +6,10 @@ from typing import Any
 MOE_RATIO = 0.15
 """Sliding tokens per full token on 26B-A4B: its sliding layers take ten times the bytes of its full ones.
 
-A running request holds up to two windows of the sliding pool (``swa_sizing``), so requests of more than about 2 · 1024 / 0.15 = 14,000
-tokens, and cached prefixes of any length, gain all that the larger full pool gives. For short ones the sliding pool is the limit, and
-fewer fit at once than with SGLang's 0.8 (``sglang-gemma4 capacity``). ``swa_sizing`` considers both; this ratio is used
-only where it declines.
+A running request holds up to two windows of the sliding pool (``swa_sizing``). So requests of more than about
+2 · 1024 / 0.15 = 14,000 tokens, and cached prefixes of any length, gain all that the larger full pool gives. For short
+ones the sliding pool is the limit, and fewer fit at once than with SGLang's 0.8 (``sglang-gemma4 capacity``).
+``swa_sizing`` considers both; this ratio is used only where it declines.
 """
 
 CONCURRENT = 48  # requests: SGLang's default --max-running-requests under speculation

@@ -34,8 +34,8 @@ MOMENTS = 64
 def make_decode_fit(original: Callable[..., bool], batch: Any, selected_indices: list[int] | None = None) -> bool:
     """Around ``ScheduleBatch.check_decode_mem``: before any retraction, running requests free what they do not read.
 
-    They first free what lies behind their own windows and waits for the next eviction interval, then what
-    :func:`take_back` frees, and only as much as the next step needs.
+    They first free tokens behind their own windows that SGLang would free at the next eviction interval, then what
+    :func:`take_back` frees. They free only as much as the next step needs.
     """
     fits = original(batch, selected_indices)
     if fits or selected_indices is not None:  # selected_indices are given while requests are retracted

@@ -84,7 +84,7 @@ def _reason_against_awq(given: Mapping[str, Any]) -> str | None:
 
 
 def reason_against_layers(given: Mapping[str, Any], names: Iterable[str] | None) -> str | None:
-    """The same check by tensor names: per-layer bits must be known and equal within each fused projection."""
+    """:func:`reason_against` by tensor names: per-layer bits must be known and equal within each fused projection."""
     if not any(one.get("bits", 4) not in (4, KEPT_BITS) for one in _changes(given).values()):
         return None
     if names is None:

@@ -180,7 +180,7 @@ def tail_problem(layer: Any, hidden_states: Any, residual: Any) -> str | None:
 def next_stream(layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor, forward_batch: Any) -> torch.Tensor:
     """What ``Gemma4DecoderLayer._next_stream`` returns for a layer without per-layer embeddings.
 
-    The same launch computes the norm that reads it.
+    The same launch computes the next layer's input norm.
     Args:
         hidden_states: ``[rows, hidden]``, the dense FFN's input; ``residual`` alike.
     """

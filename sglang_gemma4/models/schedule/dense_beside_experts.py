@@ -23,8 +23,8 @@ MOST_ROWS = 320
 class DenseBesideExperts:
     """Replaces ``forward`` of a ``Gemma4DecoderLayer``'s ``mlp`` and ``moe``; all layers share one side stream.
 
-    No memory is reused too early: the dense FFN's input lives until the layer is done, its output is read after the
-    join, and what the side stream allocates is reused on that stream only, which starts by waiting for the main one.
+    No memory is reused too early. The dense FFN's input lives until the layer is done, and its output is read after the
+    join. What the side stream allocates is reused on that stream only, which starts by waiting for the main one.
     """
 
     def __init__(self, layer: Any, side: torch.cuda.Stream) -> None:
