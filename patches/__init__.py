@@ -1,14 +1,15 @@
 """One module per place in SGLang. A module declares ``PARTS``, what operators see and switch, and ``SEAMS``, where they go in.
 
-A seam module imports neither torch nor sglang. Where several parts change one function of SGLang, they do so in the order of this list
-and of ``PARTS``.
+A seam module imports neither torch nor sglang. Where several seams change one function of SGLang, :mod:`.order` says which wraps which;
+the order of modules and of ``PARTS`` is that of lists which operators read.
 """
 
 import dataclasses
 import functools
 from importlib import import_module
 
-from sglang_gemma4.patching import Part
+from sglang_gemma4.patches.order import ORDER
+from sglang_gemma4.patching import Entry, Part, Seam
 
 MODULES = (
     "diagnosis",
@@ -34,11 +35,18 @@ MODULES = (
 @functools.cache
 def _by_name() -> dict[str, Part]:
     found: dict[str, Part] = {}
+    turns = {shared.target: shared.parts for shared in ORDER}
     for name in MODULES:
         module = import_module(f"{__name__}.{name}")
+        seams = [_in_turn(seam, turns.get(seam.target, ())) for seam in module.SEAMS]
         for part in module.PARTS:
-            found[part.name] = dataclasses.replace(part, hooks=tuple(seam for seam in module.SEAMS if part.name in seam.parts))
+            found[part.name] = dataclasses.replace(part, hooks=tuple(seam for seam in seams if part.name in seam.parts))
     return found
+
+
+def _in_turn(seam: Seam | Entry, parts: tuple[str, ...]) -> Seam | Entry:
+    turn = next((parts.index(part) for part in seam.parts if part in parts), None)
+    return seam if turn is None or not isinstance(seam, Seam) else dataclasses.replace(seam, turn=turn)
 
 
 def load(name: str) -> Part:
@@ -47,10 +55,10 @@ def load(name: str) -> Part:
 
 
 def load_all() -> list[Part]:
-    """Every declared part with its seams, in the order in which they are applied."""
+    """Every declared part with its seams, in the order of lists."""
     return list(_by_name().values())
 
 
 def names() -> list[str]:
-    """The names of all parts, in the order in which they are applied."""
+    """The names of all parts, in the order of lists."""
     return list(_by_name())

@@ -2,7 +2,7 @@
 
 from sglang_gemma4.diagnostics import whole_checkpoints
 from sglang_gemma4.models import loading
-from sglang_gemma4.patching import Entry, Part, Seam, uses
+from sglang_gemma4.patching import Entry, Kind, Part, Seam, uses
 
 CUDA_GRAPH_HOOK = "sglang.srt.arg_groups.cuda_graph_hook"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
@@ -142,6 +142,22 @@ PARTS = (
     ),
 )
 
+WEIGHT_UPDATES: tuple[tuple[str, Kind, str, str], ...] = (
+    (f"{UPDATER}.update_weights_from_disk", "around", "update_from_disk", "d022aee84727"),
+    (f"{UPDATER}.update_weights_from_tensor", "around", "update_from_tensors", "7917dc32f144"),
+    (f"{UPDATER}.load_weights_from_distributed", "around", "update_from_received", "96b5dd21e878"),
+    (f"{MANAGER}.update_weights_from_disk", "around", "ask_for_assistant", "b67dc2a5cf31"),
+    (f"{UPDATER}.update_weights_from_ipc", "around", "update_from_ipc", "ce5eafc3f707"),
+    (f"{MANAGER}.begin_weight_update", "around", "begin", "6ee0a8bc31d8"),
+    (f"{MANAGER}.end_weight_update", "after", "share_scales", "7cd4623a8689"),
+    (f"{MANAGER}.update_weights_from_tensor", "around", "for_one_model", "a4090c8ac4ac"),
+    (f"{MANAGER}.update_weights_from_distributed", "around", "for_one_model", "b059149de4f9"),
+    (f"{TOKENIZER}._update_model_path_info", "around", "name_target", "3fbbc8dd191b"),
+    (f"{ASSISTANT}.load_weights", "around", "load_in_order", "55cffd5e9a5c"),
+    (f"{ASSISTANT}._reorder_embedding_to_centroid_order", "around", "sort_head", "022b8d179cfc"),
+)
+"""Every way in which weights change under a running server: SGLang's function, the way in, ours, and the fingerprint."""
+
 SEAMS = (
     Seam(
         "sglang.srt.utils.hf_transformers.common.get_hf_text_config",
@@ -185,89 +201,9 @@ SEAMS = (
         "dbf9195a3202",
         parts=("router_scale",),
     ),
-    Seam(
-        f"{UPDATER}.update_weights_from_disk",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:update_from_disk",
-        "d022aee84727",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{UPDATER}.update_weights_from_tensor",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:update_from_tensors",
-        "7917dc32f144",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{UPDATER}.load_weights_from_distributed",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:update_from_received",
-        "96b5dd21e878",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{MANAGER}.update_weights_from_disk",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:ask_for_assistant",
-        "b67dc2a5cf31",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{UPDATER}.update_weights_from_ipc",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:update_from_ipc",
-        "ce5eafc3f707",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{MANAGER}.begin_weight_update",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:begin",
-        "6ee0a8bc31d8",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{MANAGER}.end_weight_update",
-        "after",
-        "sglang_gemma4.speculative.assistant_weights:share_scales",
-        "7cd4623a8689",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{MANAGER}.update_weights_from_tensor",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:for_one_model",
-        "a4090c8ac4ac",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{MANAGER}.update_weights_from_distributed",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:for_one_model",
-        "b059149de4f9",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{TOKENIZER}._update_model_path_info",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:name_target",
-        "3fbbc8dd191b",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{ASSISTANT}.load_weights",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:load_in_order",
-        "55cffd5e9a5c",
-        parts=("weight_updates",),
-    ),
-    Seam(
-        f"{ASSISTANT}._reorder_embedding_to_centroid_order",
-        "around",
-        "sglang_gemma4.speculative.assistant_weights:sort_head",
-        "022b8d179cfc",
-        parts=("weight_updates",),
+    *(
+        Seam(target, kind, f"sglang_gemma4.speculative.assistant_weights:{function}", pin, parts=("weight_updates",))
+        for target, kind, function, pin in WEIGHT_UPDATES
     ),
     Seam(
         "sglang.srt.configs.model_config.ModelConfig._config_draft_model",

@@ -167,9 +167,9 @@ SEAMS = (
     Seam(
         "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
         "after",
-        workers.refuse_unknown,
+        workers.prepare_backend,
         "521cbe95ce3b",
-        parts=("frozen_views",),
+        parts=("frozen_views", "draft_graph"),
     ),
     Seam(f"{GRAPHS}.__init__", "around", workers.capture_in_view, "e3328ffbb683", parts=("frozen_views",)),
     resolution_step(MEMORY_STEP, unified_draft.accept_draft, parts=("unified_draft",)),
@@ -197,11 +197,10 @@ SEAMS = (
     Seam(
         f"{DRAFT_WORKER}.alloc_memory_pool",
         "after",
-        "sglang_gemma4.speculative.unified_pool:translate_as_target",
+        workers.prepare_draft,
         "e8840b2af3a4",
-        parts=("unified_draft",),
+        parts=("unified_draft", "frozen_chain", "draft_argmax"),
     ),
-    Seam(f"{DRAFT_WORKER}.alloc_memory_pool", "after", frozen_chain.make_chain, "e8840b2af3a4", parts=("frozen_chain",)),
     Seam(f"{DRAFT_WORKER}.draft", "around", frozen_chain.draft, "1aa5d861ae2f", parts=("frozen_chain",)),
     Seam(f"{DRAFT_WORKER}.draft_forward", "around", frozen_chain.draft_forward, "48bb364eba9f", parts=("frozen_chain",)),
     Seam(
@@ -224,20 +223,6 @@ SEAMS = (
         frozen_chain.select_last,
         "59a5bd6d53bd",
         parts=("frozen_chain",),
-    ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker.alloc_memory_pool",
-        "after",
-        workers.give_head,
-        "e8840b2af3a4",
-        parts=("draft_argmax",),
-    ),
-    Seam(
-        "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_draft_attn_backend",
-        "after",
-        workers.choose,
-        "521cbe95ce3b",
-        parts=("draft_graph",),
     ),
     Seam(
         "sglang.srt.speculative.frozen_kv_mtp_worker_v2.FrozenKVMTPDraftWorker._init_frozen_kv_metadata_replay_cuda_graph",

@@ -146,7 +146,13 @@ SEAMS = (
         "0052693a07fb",
         parts=("prefill_graph",),
     ),
-    Seam(f"{RUNNER}.capture", "around", prefill_capture.tell_cost, "85281b39b2ae", parts=("prefill_graph",)),
+    Seam(
+        f"{RUNNER}.capture",
+        "around",
+        prompts.capture,
+        "85281b39b2ae",
+        parts=("prefill_graph", "yoco_graph", "flash_in_graphs", "prefill_beside"),
+    ),
     Seam(
         "sglang.srt.models.gemma4_causal.Gemma4TextModel.forward",
         "around",
@@ -155,14 +161,6 @@ SEAMS = (
         parts=("prefill_graph",),
     ),
     Seam(f"{RUNNER}._fill_input_embeds_slot", "after", prefill_capture.fill_inputs, "822eba3d8f5a", parts=("prefill_graph",)),
-    Seam(f"{RUNNER}.capture", "after", prompts.capture_short_part, "85281b39b2ae", parts=("yoco_graph",)),
-    Seam(
-        "sglang.srt.model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner.capture",
-        "before",
-        prompts.offer,
-        "85281b39b2ae",
-        parts=("flash_in_graphs",),
-    ),
     Seam(
         f"{SCHEDULER}.get_next_batch_to_run",
         "around",
@@ -208,13 +206,6 @@ SEAMS = (
     ),
     Seam(
         f"{GRAPHS}.can_run_graph", "around", "sglang_gemma4.speculative.prefill_beside:no_graph", "28a2e06aebae", parts=("prefill_beside",)
-    ),
-    Seam(
-        f"{RUNNER}.capture",
-        "after",
-        "sglang_gemma4.speculative.prefill_beside:capture_whole",
-        "85281b39b2ae",
-        parts=("prefill_beside",),
     ),
     Seam(
         "sglang.srt.layers.attention.triton_backend.update_sliding_window_buffer",

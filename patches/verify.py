@@ -75,13 +75,6 @@ SEAMS = (
         parts=("verify_penalties",),
     ),
     Seam(
-        "sglang.srt.speculative.eagle_utils.eagle_sample",
-        "around",
-        "sglang_gemma4.speculative.verify_penalties:verify",
-        "b497c62acadc",
-        parts=("verify_penalties",),
-    ),
-    Seam(
         "sglang.srt.speculative.dflash_info_v2.DFlashDraftInputV2.prepare_for_decode",
         "before",
         "sglang_gemma4.speculative.blocks:count_before_step",
@@ -103,20 +96,19 @@ SEAMS = (
         "6c883dbf0148",
         parts=("verify_cuts",),
     ),
-    Seam(f"{EAGLE}.eagle_sample", "around", "sglang_gemma4.speculative.verify_cuts:verify", "b497c62acadc", parts=("verify_cuts",)),
+    Seam(
+        f"{EAGLE}.eagle_sample",
+        "around",
+        acceptance_path.sample,
+        "b497c62acadc",
+        parts=("verify_penalties", "verify_cuts", "chain_acceptance"),
+    ),
     Entry(f"{EAGLE}.__dict__", "sampling_softmax", acceptance_path.softmax, "a66ce32877cf", parts=("verify_cuts",)),
     Seam(
         "sglang.srt.managers.overlap_utils.FutureMap.__init__",
         "after",
         "sglang_gemma4.speculative.chain_acceptance:relay_of",
         "d3ba5a033036",
-        parts=("chain_acceptance",),
-    ),
-    Seam(
-        "sglang.srt.speculative.eagle_utils.eagle_sample",
-        "around",
-        "sglang_gemma4.speculative.chain_acceptance:sample",
-        "b497c62acadc",
         parts=("chain_acceptance",),
     ),
     Seam(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sglang_gemma4.benchmark.results import METRIC, Results
 from sglang_gemma4.benchmark.statistics import Summary, summary
 from sglang_gemma4.patching import switches
@@ -42,7 +44,7 @@ def curves(results: Results, workload: str) -> dict[str, list[Point]]:
         engine, at, setting = arm.partition("@")
         own = [record for record in results.at(workload, arm) if record.get("itl_ms") and record["ttft_ms"]]
         if at and own:
-            ttft = summary([sorted(record["ttft_ms"])[int(0.99 * len(record["ttft_ms"]))] for record in own])
+            ttft = summary([float(np.percentile(record["ttft_ms"], 99)) for record in own])
             itl = summary([float(record["itl_ms"]["p99"]) for record in own])
             found.setdefault(engine, []).append(Point(setting, itl, ttft, summary([float(record[METRIC]) for record in own])))
     return {engine: points for engine, points in found.items() if len(points) > 1}

@@ -70,7 +70,7 @@ def named(results: Results) -> list[str]:
 def rows(results: Results) -> str:
     """A table with a row for each workload and arm; empty without sessions."""
     columns = ["workload", "arm", *(f"{kind}: TTFT p50 / p99 ms, tokens computed (n)" for kind in TURNS.values()), "turns/s"]
-    columns += ["prompt tokens in both / full / sliding of full pool %", "for want of a window", "evicted full / sliding"]
+    columns += ["prompt tokens in both / full / sliding of full pool %", "for lack of a window", "evicted full / sliding"]
     columns += ["windows taken back / unlocked", "waited for full / sliding / limit s", "running peak", "retractions"]
     found = []
     for name in named(results):

@@ -1,22 +1,23 @@
 """``sglang-gemma4 patches --by-target``: each place of SGLang that our seams change, with its file, without importing SGLang."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang_gemma4 import terminal
 from sglang_gemma4.patches import load, load_all, names
+from sglang_gemma4.patches.order import ORDER
 from sglang_gemma4.patching.hooks import Entry, Seam
 from sglang_gemma4.patching.source_tree import SourceTree, installed_folder
 
 
 @dataclass(frozen=True)
 class Place:
-    """One function, class or registry key of SGLang, and the seams that change it, in the order in which they are installed.
+    """One function, class or registry key of SGLang, and the seams that change it, from the innermost to the outermost.
 
     ``file`` is relative to SGLang's folder and found by the target's dotted name. ``names`` are the target's names
-    inside that file. ``parts`` are the parts of all seams.
+    inside that file. ``parts`` are the parts of all seams. ``why`` says why several seams have this order.
     """
 
     file: str
@@ -25,6 +26,7 @@ class Place:
     names: tuple[str, ...]
     seams: tuple[Seam | Entry, ...]
     parts: tuple[str, ...]
+    why: str | None = None
 
     @property
     def written(self) -> str:
@@ -35,7 +37,7 @@ class Place:
     def row(self) -> dict[str, Any]:
         """The place as a JSON-ready dictionary."""
         seams = [{"parts": list(seam.parts), "kind": kind_of(seam), "function": function_of(seam)} for seam in self.seams]
-        return {"file": self.file, "target": self.target, "key": self.key, "seams": seams}
+        return {"file": self.file, "target": self.target, "key": self.key, "seams": seams, "why": self.why}
 
 
 def kind_of(seam: Seam | Entry) -> str:
@@ -75,15 +77,21 @@ def places(only: str | None = None) -> list[Place]:
             parts.setdefault(at, []).append(part.name)
     folder = installed_folder()
     tree = SourceTree(folder) if folder else None
-    made = [_place(tree, at, tuple(seams.values()), tuple(dict.fromkeys(parts[at]))) for at, seams in found.items()]
+    made = [_place(tree, at, inner_first(seams.values()), tuple(dict.fromkeys(parts[at]))) for at, seams in found.items()]
     return sorted(made, key=lambda place: (place.file, place.names, place.key or ""))
+
+
+def inner_first(seams: Iterable[Seam | Entry]) -> tuple[Seam | Entry, ...]:
+    """The seams of one target, each before those that wrap it."""
+    return tuple(sorted(seams, key=lambda seam: seam.turn if isinstance(seam, Seam) else 0))
 
 
 def _place(tree: SourceTree | None, at: tuple[str, str | None], seams: tuple[Seam | Entry, ...], parts: tuple[str, ...]) -> Place:
     target, key = at
     where = tree.module_of(target) if tree else None
     file, left = where if where else ("not in the installed SGLang", tuple(target.split(".")))
-    return Place(file, target, key, left, seams, parts)
+    why = next((shared.why for shared in ORDER if shared.target == target), None) if len(seams) > 1 else None
+    return Place(file, target, key, left, seams, parts, why)
 
 
 def data(only: str | None = None) -> list[dict[str, Any]]:
@@ -106,6 +114,8 @@ def text(only: str | None = None, limit: int | None = None) -> str:
             whole = f"{kind} {parts:<32} {function}"
             fits = limit is None or len(whole) <= limit
             lines += [whole] if fits else [f"{kind} {function}", *terminal.wrapped(f"{'':<12}{parts}", limit, " " * 12)]
+        if place.why:
+            lines += terminal.wrapped(f"    order   {place.why}", limit, " " * 12) if limit else [f"    order   {place.why}"]
     seams = {id(seam) for place in found for seam in place.seams}
     return "\n".join([*lines, f"{len(seams)} seams on {len(found)} targets in {len({place.file for place in found})} files"])
 

@@ -114,7 +114,7 @@ def _is_decode_server() -> bool:
 
 
 def note_refused(result: Any, adder: Any, req: Any, *_args: Any, truncation_align_size: int | None = None, **_kwargs: Any) -> None:
-    """After ``PrefillAdder.add_one_req``: record a request that got no memory, or none for the smallest aligned chunk."""
+    """After ``PrefillAdder.add_one_req``: record a request without memory, or without any for the smallest chunk."""
     global _refused
     unaligned = truncation_align_size is not None and adder.prefill_delayer_single_pass is None and result.name == "OTHER"
     _refused = req if result.name == "NO_TOKEN" or unaligned else None
@@ -148,8 +148,8 @@ def admit_whole(original: Callable[..., tuple[bool, int | None]], budget: Any, *
 def admit_by_tokens(original: Callable[[Any, Any], Any], adder: Any, req: Any) -> Any:
     """Around ``PrefillAdder.add_one_req_ignore_eos``, for requests of a known length where there is no radix cache.
 
-    On an empty server it refuses some that fit: it does not cut a chunk to a small sliding pool, and keeps tokens spare.
-    Those requests go through ``add_one_req``.
+    On an empty server it refuses some that fit: it does not cut a chunk to a small sliding pool, and keeps tokens
+    spare. Those requests go through ``add_one_req``.
     """
     result = original(adder, req)
     if result.name != "NO_TOKEN" or adder.can_run_list or (adder.running_batch is not None and adder.running_batch.reqs):
@@ -173,7 +173,7 @@ def end_a_standstill(result: tuple[Any, Any], scheduler: Any, *_args: Any, **_kw
         return
     if scheduler.chunked_req is not None:
         _abort_chunked(scheduler)
-    elif refused is not None and any(req is refused for req in scheduler.waiting_queue):
+    elif refused is not None and refused.to_finish is None and any(req is refused for req in scheduler.waiting_queue):
         _make_way(scheduler, refused)
 
 

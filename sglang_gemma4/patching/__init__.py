@@ -8,6 +8,7 @@
 """
 
 from sglang_gemma4.patching.declare import Entry as Entry
+from sglang_gemma4.patching.declare import Kind as Kind
 from sglang_gemma4.patching.declare import Outcome as Outcome
 from sglang_gemma4.patching.declare import Part as Part
 from sglang_gemma4.patching.declare import PatchError as PatchError

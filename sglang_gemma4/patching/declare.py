@@ -13,6 +13,7 @@ from typing import Literal
 
 from sglang_gemma4.patching import hooks, switches
 from sglang_gemma4.patching.hooks import Entry as Entry
+from sglang_gemma4.patching.hooks import Kind as Kind
 from sglang_gemma4.patching.hooks import PatchError as PatchError
 from sglang_gemma4.patching.hooks import Prepared
 from sglang_gemma4.patching.hooks import Seam as Seam

@@ -32,6 +32,7 @@ class Seam:
     ``fingerprint`` is :func:`fingerprint` of the target's source; ``sglang-gemma4 patches --fingerprints`` prints them.
     ``parts`` are the names of those that go in here. Where there are several, ``function`` asks :func:`declare.is_on` for each.
     ``pins`` says what ``fingerprint`` covers: "signature" where ``function`` relies on no line of the target's body.
+    ``turn`` counts the seams of one target from the inside: those with a higher one wrap those with a lower one.
     """
 
     target: str
@@ -40,6 +41,7 @@ class Seam:
     fingerprint: str
     parts: tuple[str, ...] = ()
     pins: Pins = "source"
+    turn: int = 0
 
     def __post_init__(self) -> None:
         if self.pins == "signature" and self.kind == "replace":
@@ -166,7 +168,8 @@ def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    for item in {id(item.hook): item for prepared in ready for item in prepared}.values():
+    unique = {id(item.hook): item for prepared in ready for item in prepared}.values()
+    for item in sorted(unique, key=lambda item: item.hook.turn if isinstance(item.hook, Seam) else 0):
         if isinstance(item.hook, Seam):
             HookRegistry.register(item.hook.target, item.value, HookType(item.hook.kind))
         else:

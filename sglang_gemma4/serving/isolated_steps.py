@@ -1,4 +1,4 @@
-"""A request that raises inside a step of the scheduler ends alone, with status 400 or 500; the others go on."""
+"""Hooks around the scheduler's steps: only the request that raises ends, with status 400 or 500; the others go on."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,18 +28,21 @@ def keep_going(original: Callable[[Any], None], scheduler: Any) -> None:
 
 
 def schedule(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``get_next_batch_to_run``."""
+    """Around ``get_next_batch_to_run``: turn an exception into ``StepFailed``."""
     waiting = list(scheduler.waiting_queue)
     try:
         return original(scheduler, *args, **kwargs)
     except Exception as error:
         there = set(scheduler.waiting_queue)
-        raise _failed(scheduler, error, "schedule", None, tuple(req for req in waiting if req not in there)) from error
+        failed = _failed(scheduler, error, "schedule", None, tuple(req for req in waiting if req not in there))
+        if failed is None:
+            raise
+        raise failed from error
 
 
 def run(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``run_batch``."""
-    beside = getattr(batch, "beside", None)  # taken off by the patch prefill_beside
+    """Around ``run_batch``: turn an exception into ``StepFailed``."""
+    beside = getattr(batch, "beside", None)  # the patch prefill_beside removes it
     try:
         return original(scheduler, batch, *args, **kwargs)
     except Exception as error:
@@ -49,7 +52,7 @@ def run(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **
 
 
 def sample(original: Callable[..., Any], scheduler: Any, result: Any, batch: Any) -> Any:
-    """Around ``launch_batch_sample_if_needed``."""
+    """Around ``launch_batch_sample_if_needed``: turn an exception into ``StepFailed``."""
     try:
         return original(scheduler, result, batch)
     except Exception as error:
@@ -59,7 +62,7 @@ def sample(original: Callable[..., Any], scheduler: Any, result: Any, batch: Any
 
 
 def process(original: Callable[..., Any], scheduler: Any, batch: Any, result: Any) -> Any:
-    """Around ``process_batch_result``."""
+    """Around ``process_batch_result``: turn an exception into ``StepFailed``."""
     beside = getattr(result, "beside", None)
     try:
         return original(scheduler, batch, result)
@@ -70,7 +73,7 @@ def process(original: Callable[..., Any], scheduler: Any, batch: Any, result: An
 
 
 def _failed(scheduler: Any, error: Exception, during: str, batch: Any, lost: tuple[Any, ...] = ()) -> Any:
-    """What the loop catches; None where failures are not isolated, or where it is that already."""
+    """The ``StepFailed`` for the loop to catch; None if failures are not isolated or ``error`` is one already."""
     from sglang_gemma4.serving.isolation import StepFailed
 
     if isinstance(error, StepFailed) or not getattr(scheduler, OURS_OF, False):
@@ -79,5 +82,5 @@ def _failed(scheduler: Any, error: Exception, during: str, batch: Any, lost: tup
 
 
 def traps_are_set(environ: Mapping[str, str] = os.environ) -> str | None:
-    """A trap's error is to end the server, with its dump."""
+    """Why failures are not isolated if debug traps are set, or None: a trap's error must end the server, with its dump."""
     return "SGLANG_GEMMA4_DEBUG=1: a trap's error ends the server" if switches.is_on("SGLANG_GEMMA4_DEBUG", environ) else None

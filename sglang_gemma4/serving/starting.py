@@ -1,4 +1,4 @@
-"""How a server starts: its flags are judged, kernels are built, sizes are chosen."""
+"""Hooks of a server's start: defaults for MTP flags and parsers, refusal of wrong drafts, and sizes of decode graphs."""
 
 import logging
 from collections.abc import Callable
@@ -17,14 +17,16 @@ logger = logging.getLogger(__name__)
 
 
 def fill_in(server_args: Any) -> None:
-    """Before SGLang resolves its arguments; what the operator typed stays as typed."""
+    """Before SGLang resolves its arguments: add missing flags for the MTP assistant; the operator's own flags are kept."""
     if getattr(server_args, "_resolution_finished", False):  # in a child process: filled in by its parent
         return
     from sglang.srt.arg_groups.overrides import declare_resolution
 
+    from sglang_gemma4.diagnostics.start_checks import one_line
     from sglang_gemma4.speculative import mtp_defaults
 
-    found = mtp_defaults.missing({name: getattr(server_args, name, None) for name in FIELDS})
+    with one_line():
+        found = mtp_defaults.missing({name: getattr(server_args, name, None) for name in FIELDS})
     if found:
         said = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
         logger.info("sglang-gemma4: for the MTP assistant: %s", said)
@@ -32,7 +34,7 @@ def fill_in(server_args: Any) -> None:
 
 
 def keep_eagle(original: Callable[..., Any], algorithm: str | None, draft: str | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Around SGLang's resolution of the algorithm's name."""
+    """Around SGLang's resolution of the speculative algorithm: keep EAGLE where SGLang would choose FROZEN_KV_MTP, if the draft allows."""
     found = original(algorithm, draft, *args, **kwargs)
     if found != "FROZEN_KV_MTP" or algorithm not in ("NEXTN", "EAGLE"):
         return found
@@ -44,10 +46,10 @@ def keep_eagle(original: Callable[..., Any], algorithm: str | None, draft: str |
 
 
 def refuse_frozen(draft: str, trust_remote_code: bool = False, kwargs: dict[str, Any] | None = None) -> None:
-    """Refuse a draft whose class, as SGLang would load it, reads the target's KV only.
+    """Refuse a draft whose class, as SGLang would load it, only reads the target's KV.
 
     Raises:
-        PreflightError: EAGLE's worker would give it a pool of its own, and keys and values from weights that no checkpoint has.
+        PreflightError: the draft is such a class. EAGLE would give it its own pool, with keys and values from weights in no checkpoint.
     """
     from sglang.srt.models.registry import ModelRegistry
     from sglang.srt.utils.hf_transformers_utils import get_config
@@ -69,11 +71,11 @@ NAME = "graph_sizes"
 DRAFT_STEPS = 3
 
 RUNNING_UNDER_SPECULATION = 48
-"""Requests that SGLang runs at once where the operator does not say; decided after the sizes (srt/arg_groups/speculative_hook.py:992)."""
+"""SGLang's default of requests running at once, set only after the graph sizes (srt/arg_groups/speculative_hook.py:992)."""
 
 
 def choose(original: Callable[[Any, int], list[int]], server_args: Any, max_bs: int) -> list[int]:
-    """Around ``generate_decode_cuda_graph_batch_sizes``, which SGLang asks where the operator named no sizes."""
+    """Around ``generate_decode_cuda_graph_batch_sizes``, which SGLang calls if the operator gave no sizes: sizes for MoE models."""
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
 
     from sglang_gemma4.models.schedule import graph_sizes
@@ -95,7 +97,7 @@ def choose(original: Callable[[Any, int], list[int]], server_args: Any, max_bs: 
 
 
 def parser_defaults_choose(result: dict[str, str], server_args: Any) -> dict[str, str]:
-    """After ``_architecture_parser_defaults``."""
+    """After ``_architecture_parser_defaults``: add ``gemma4`` for each parser that the operator did not give."""
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolving_view
 
@@ -110,10 +112,10 @@ def parser_defaults_choose(result: dict[str, str], server_args: Any) -> dict[str
 
 
 def without_masks(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``ReasonerGrammarBackend.__init__``, which a reasoning parser puts around the grammar backend.
+    """After ``ReasonerGrammarBackend.__init__``, which wraps the grammar backend if there is a reasoning parser: add missing functions.
 
-    It takes three functions from that backend for answers without a grammar (``--enable-strict-thinking``); only xgrammar's has them, and
-    only with it can there be such answers.
+    It takes three functions from that backend for answers without a grammar (``--enable-strict-thinking``). Only xgrammar's backend has
+    them, and such answers exist only with xgrammar.
     """
     for name in ("allocate_vocab_mask", "move_vocab_mask", "apply_vocab_mask"):
         if not hasattr(backend.grammar_backend, name):

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.speculative import verify_cuts
-from sglang_gemma4.speculative.node_penalties import last_run, penalise
-from sglang_gemma4.speculative.verify_penalties import COUNTED, ROWS, runs_of
+from sglang_gemma4.speculative.verify_penalties import COUNTED, ROWS, Runs, penalise_nodes, runs_of
 
 
 def count_before_step(_draft_input: Any, batch: Any) -> None:
@@ -46,17 +45,13 @@ def verify(
     given = {"candidates": candidates, "next_token_logits": next_token_logits, "sampling_info": sampling_info, "prefix_lens": prefix_lens}
     if counts is None:
         return original(worker, **given, **named)
-    requests, block = candidates.shape
-    chain, rows = candidates.long(), getattr(sampling_info, ROWS, None)
-    earlier = chain[:, :0]
-    if rows is not None:
-        runs = runs_of(worker.model_runner.req_to_token_pool)
-        earlier = runs[rows]
-    penalise(next_token_logits.view(requests, block, -1), chain, earlier, prefix_lens, counts)
+    rows = getattr(sampling_info, ROWS, None)
+    runs = None if rows is None else Runs(runs_of(worker.model_runner.req_to_token_pool), rows)
+    penalise_nodes(next_token_logits, candidates, prefix_lens, counts, runs)
     found = original(worker, **given, **named)
-    if rows is not None:
+    if runs is not None:
         _, accepted, _, tokens, _ = found
-        runs[rows] = last_run(tokens.view(requests, block), accepted, runs.shape[1])
+        runs.keep(tokens, accepted)
     return found
 
 

@@ -1,7 +1,7 @@
 """What a greedy verify step of chains accepts and hands to the next step, by one launch (``kernels/accept_chain.py``).
 
-SGLang's functions stay where they are called: :func:`sample` is ``eagle_sample``, and those behind it, which would compute the same from
-what it returned, find what the launch has written.
+SGLang's functions stay where they are called. :func:`accept` answers for ``eagle_sample``; the tensors that it returns carry what else the
+launch wrote to those behind it, which would compute the same: :func:`commit`, :func:`last_hidden`.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sglang_gemma4.kernels.accept_chain import Accepted, Relay, accept_chain
+from sglang_gemma4.kernels.accept_chain import Relay, accept_chain
 from sglang_gemma4.kernels.card import reason_against_device
 from sglang_gemma4.patching import takes
 from sglang_gemma4.speculative import verify_tokens
@@ -18,16 +18,25 @@ from sglang_gemma4.speculative import verify_tokens
 NAME = "chain_acceptance"
 
 
+WRITTEN, HIDDEN = "_sglang_gemma4_written", "_sglang_gemma4_hidden"
+"""What the launch's ``predict`` and ``lengths`` carry: :class:`Written`, and the last accepted rows' hidden states."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the next step starts from, ``[requests]`` each: cached tokens and last token. ``published`` is SGLang's relay, if written to."""
+
+    new_lengths: torch.Tensor
+    last: torch.Tensor
+    published: Any
+
+
 @dataclass
 class _Process:
-    """What this process's steps share: the overlapped scheduler's relay, SGLang's own object for it, the last step's launch, and whether
-    that wrote to the relay.
-    """
+    """The overlapped scheduler's buffers for the next step, and SGLang's own object for them; None in a synchronous process."""
 
     relay: Relay | None = None
     published: Any = None
-    latest: Accepted | None = None
-    relayed: bool = False
 
 
 _here = _Process()
@@ -50,33 +59,30 @@ def relay_of(_result: None, future_map: Any, *_args: Any, **_named: Any) -> None
     _here.relay, _here.published = Relay(relay.new_seq_lens, relay.output_tokens), relay
 
 
-def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **named: Any) -> Any:
-    """Around ``eagle_sample``, outermost: drafts accepted, or SGLang's way where logits are changed or sampled from, drafts are a tree, or
-    the drafter is not MTP's: with EAGLE-3 it has not run on a GPU.
-
-    Returns:
-        As SGLang's: tokens of all rows, accepted rows of each request, and which they are.
+def accept(verify_input: Any, batch: Any, logits_output: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """What ``eagle_sample`` would return, or None: logits are changed or sampled from, drafts are a tree, or the drafter is not MTP's
+    (with EAGLE-3 the launch has not run on a GPU).
     """
-    _here.latest = None
     if batch.forward_mode.is_idle() or not batch.spec_algorithm.is_frozen_kv_mtp():
-        return original(verify_input, batch, logits_output, *args, **named)
+        return None
     if not (verify_tokens.suffice(batch) and _is_chain(verify_input, logits_output)):
-        return original(verify_input, batch, logits_output, *args, **named)
+        return None
     if not takes(NAME, reason_against_device(verify_input.draft_token.device), "SGLang's launches say what is accepted"):
-        return original(verify_input, batch, logits_output, *args, **named)
+        return None
     simulated = _simulated(verify_input)
     if simulated is None:
-        return original(verify_input, batch, logits_output, *args, **named)
+        return None
     from sglang.srt.utils.async_probe import sanitize_nan_logits
 
     logits = logits_output.next_token_logits
     sanitize_nan_logits(logits, "verify: target model logits")
     relay = _here.relay if batch.enable_overlap else None
-    _here.relayed = relay is not None
-    found = _here.latest = accept_chain(
+    found = accept_chain(
         verify_input.draft_token, torch.argmax(logits, dim=-1), batch.seq_lens, logits_output.hidden_states, relay,
         batch.req_pool_indices if relay is not None else None, simulated,
     )  # fmt: skip
+    setattr(found.predict, WRITTEN, Written(found.new_lengths, found.last, _here.published if relay is not None else None))
+    setattr(found.lengths, HIDDEN, found.hidden)
     return found.predict, found.lengths, found.index
 
 
@@ -109,17 +115,17 @@ def commit(original: Callable[..., Any], predict: torch.Tensor, *args: Any, num_
 
     What follows for mambas and for an assistant with KV of its own is left out: a Gemma 4 has neither.
     """
-    found = _here.latest
-    if found is None or predict is not found.predict:
+    written: Written | None = getattr(predict, WRITTEN, None)
+    if written is None:
         return original(predict, *args, num_draft_tokens=num_draft_tokens, **named)
-    if _here.relayed:
-        _here.published.published_seq_lens, _here.published.published_bonus = found.new_lengths, found.last
+    if written.published is not None:
+        written.published.published_seq_lens, written.published.published_bonus = written.new_lengths, written.last
     if num_draft_tokens:
-        return found.new_lengths, found.last, (None, None), None
-    return found.new_lengths, found.last
+        return written.new_lengths, written.last, (None, None), None
+    return written.new_lengths, written.last
 
 
 def last_hidden(lengths: torch.Tensor) -> torch.Tensor | None:
-    """``[requests, hidden]``: of the step that accepted ``lengths`` rows of each request, the last accepted one's; None of another step."""
-    found = _here.latest
-    return found.hidden if found is not None and found.lengths is lengths else None
+    """``[requests, hidden]``: the last accepted row of each request, if the launch wrote these ``lengths``."""
+    hidden: torch.Tensor | None = getattr(lengths, HIDDEN, None)
+    return hidden

@@ -33,8 +33,8 @@ def drafts_chains(worker: Any) -> bool:
     return bool(worker.topk == 1 and worker.speculative_num_draft_tokens == worker.speculative_num_steps + 1)
 
 
-def make_chain(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_memory_pool``: before anything is captured. A chain asks its draft for tokens only."""
+def make_chain(worker: Any) -> None:
+    """Allocate the chain's constant tensors, before anything is captured. A chain asks its draft for tokens only."""
     if chain_of(worker, worker.req_to_token_pool.size + 1) is not None:
         setattr(worker.draft_model_runner.model, TOKENS_ONLY, True)
 

@@ -102,8 +102,8 @@ def give_up(error: Exception, several_ranks: bool) -> None:
     decline(NAME, reason)
 
 
-def capture_whole(_result: None, graphs: Any) -> None:
-    """After ``PrefillCudaGraphRunner.capture``: graphs of whole joined forwards, where the model and the server allow them."""
+def capture_whole(graphs: Any) -> None:
+    """Capture graphs of whole mixed batches, where the model and the server allow them."""
     runner = graphs.model_runner
     if runner.is_draft_worker or get_schedule().enable_mixed_chunk:
         return

@@ -1,8 +1,26 @@
 """Prompts: their chunks, their graphs, and mixed batches."""
 
+from collections.abc import Callable
 from typing import Any
 
-from sglang_gemma4.patching import decline, tell
+from sglang_gemma4.models.schedule import prefill_capture
+from sglang_gemma4.patching import decline, is_on, tell
+
+
+def capture(original: Callable[[Any], None], graphs: Any) -> None:
+    """Around ``PrefillCudaGraphRunner.capture``: SGLang's graphs of the whole prefill, then ours."""
+    if is_on("flash_in_graphs"):
+        offer(graphs)  # before any capture, which asks for it
+    if is_on("prefill_graph"):
+        prefill_capture.capture_and_tell(original, graphs)  # its time and memory are those of SGLang's graphs alone
+    else:
+        original(graphs)
+    if is_on("yoco_graph"):
+        capture_short_part(graphs)
+    if is_on("prefill_beside"):
+        from sglang_gemma4.speculative import prefill_beside
+
+        prefill_beside.capture_whole(graphs)  # last: without memory for these graphs, pieces do the same
 
 
 def be_the_last(_result: Any, adder: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -14,8 +32,8 @@ def be_the_last(_result: Any, adder: Any, *_args: Any, **_kwargs: Any) -> None:
 NAME = "yoco_graph"
 
 
-def capture_short_part(_result: None, runner: Any) -> None:
-    """After ``PrefillCudaGraphRunner.capture``, in which :mod:`models.fast_prefill_graph` saw a batch."""
+def capture_short_part(runner: Any) -> None:
+    """Graphs of the layers that share KV, behind a capture in which :mod:`models.fast_prefill_graph` saw a batch."""
     if type(runner.layer_model).__name__ != "Gemma4TextModel":
         return
     from time import perf_counter
@@ -44,7 +62,7 @@ def capture_short_part(_result: None, runner: Any) -> None:
 
 
 def offer(graphs: Any) -> None:
-    """Before ``PrefillCudaGraphRunner.capture``, after which ``prefill_beside`` captures joined forwards."""
+    """Let graphs of whole mixed batches use FlashAttention-4."""
     from sglang_gemma4.models.schedule import whole_graphs
 
     vars(graphs)[whole_graphs.FLASH_OFFERED] = True

@@ -88,8 +88,8 @@ def own_small_pool(original: Callable[..., Any], configurator: Any, **given: Any
     return msgspec.structs.replace(pools, token_to_kv_pool_allocator=target)
 
 
-def translate_as_target(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``FrozenKVMTPDraftWorker.alloc_memory_pool``, before the draft's attention backends are built.
+def translate_as_target(worker: Any) -> None:
+    """Give the draft the target's translator of slots, before the draft's attention backends are built.
 
     Backends, batches and graphs of the draft take the translator from its runner. That of the draft's own pool would pass virtual slots on
     as they are.

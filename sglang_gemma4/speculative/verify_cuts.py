@@ -6,7 +6,8 @@ flashinfer backend applies top-p to what top-k left, and so does this.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -47,17 +48,19 @@ def of(info: Any, backend: str) -> Cuts:
     )
 
 
-def verify(original: Callable[..., Any], verify_input: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``eagle_sample``: with a softmax that is already truncated, and its own truncation off."""
+@contextmanager
+def in_softmax(batch: Any) -> Iterator[None]:
+    """Inside, the softmax that ``eagle_sample`` calls is truncated, and its own truncation is off."""
     given = batch.sampling_info
     if batch.forward_mode.is_idle() or not differ_from_stock(given):
-        return original(verify_input, batch, *args, **kwargs)
+        yield
+        return
     cuts = of(given, get_exec().kernel.sampling_backend)
     batch.sampling_info = copy.copy(given)
     batch.sampling_info.need_top_k_sampling = batch.sampling_info.need_top_p_sampling = False
     token = _current.set(cuts)
     try:
-        return original(verify_input, batch, *args, **kwargs)
+        yield
     finally:
         _current.reset(token)
         batch.sampling_info = given

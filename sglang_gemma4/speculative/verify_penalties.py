@@ -133,23 +133,42 @@ def counted(orchestrator: Any, reqs: Sequence[Any]) -> Counted:
     )
 
 
-def verify(original: Callable[..., Any], verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``eagle_sample``: on penalised logits; under overlap scheduling the accepted tokens are kept for the next verify step."""
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """The last accepted tokens of a step's requests: rows of a table by request slot (:func:`runs_of`).
+
+    Under overlap scheduling the next step reads them there, before the host has them.
+    """
+
+    table: torch.Tensor
+    rows: torch.Tensor
+
+    def keep(self, tokens: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Store the accepted ``tokens`` [requests · nodes], of which each request has the first ``lengths`` [requests]."""
+        self.table[self.rows] = last_run(tokens.view(len(lengths), -1), lengths, self.table.shape[1])
+
+
+def penalise_step(verify_input: Any, batch: Any, logits_output: Any) -> Runs | None:
+    """Penalise the logits of a step that ``eagle_sample`` will judge; returns where to keep what it accepts, if the next step needs it."""
     counts = getattr(batch.sampling_info, COUNTED, None)
     if counts is None:
-        return original(verify_input, batch, logits_output, *args, **kwargs)
-    requests, nodes = len(batch.seq_lens), verify_input.draft_token_num
-    logits = logits_output.next_token_logits.view(requests, nodes, -1)
-    chain = verify_input.draft_token.view(requests, nodes).long()
-    earlier = chain[:, :0]
-    if batch.enable_overlap:
-        runs = runs_of(batch.req_to_token_pool)
-        earlier = runs[batch.req_pool_indices]
-    penalise(logits, chain, earlier, batch.seq_lens, counts)
-    predicted, accepted, accept_index = original(verify_input, batch, logits_output, *args, **kwargs)
-    if batch.enable_overlap:
-        runs[batch.req_pool_indices] = last_run(predicted.view(requests, nodes), accepted, runs.shape[1])
-    return predicted, accepted, accept_index
+        return None
+    runs = Runs(runs_of(batch.req_to_token_pool), batch.req_pool_indices) if batch.enable_overlap else None
+    chain = verify_input.draft_token.view(len(batch.seq_lens), verify_input.draft_token_num)
+    penalise_nodes(logits_output.next_token_logits, chain, batch.seq_lens, counts, runs)
+    return runs
+
+
+def penalise_nodes(logits: torch.Tensor, chain: torch.Tensor, lengths: torch.Tensor, counts: Counted, runs: Runs | None) -> None:
+    """Penalise ``logits`` [requests · nodes, vocabulary] in place.
+
+    Args:
+        chain: [requests, nodes], the last token of each answer and its drafts.
+        lengths: [requests], tokens before ``chain``.
+    """
+    chain = chain.long()
+    earlier = chain[:, :0] if runs is None else runs.table[runs.rows]
+    penalise(logits.view(*chain.shape, -1), chain, earlier, lengths, counts)
 
 
 def runs_of(pool: Any) -> torch.Tensor:

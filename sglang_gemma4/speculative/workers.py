@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang_gemma4.memory import kv_layers
 from sglang_gemma4.models.config_files import named_gemma4
-from sglang_gemma4.patching import decline, note, switches
+from sglang_gemma4.patching import decline, is_on, note, switches
 from sglang_gemma4.patching.switches import MTP_V2
 from sglang_gemma4.speculative import frozen_chain
 
@@ -76,8 +76,16 @@ def capture_in_view(original: Callable[..., None], runner: Any, worker: Any) -> 
         original(runner, worker)
 
 
+def prepare_backend(backend: Any, worker: Any) -> None:
+    """After ``FrozenKVMTPDraftWorker._init_draft_attn_backend``, whose backend reads the target's KV."""
+    if is_on("frozen_views"):
+        refuse_unknown(backend, worker)  # first: it may end the start
+    if is_on("draft_graph"):
+        choose(backend, worker)
+
+
 def refuse_unknown(backend: Any, worker: Any) -> None:
-    """After ``_init_draft_attn_backend``: a backend without an adapter ends the start."""
+    """End the start where no adapter gives ``backend`` the target's KV."""
     from sglang_gemma4.speculative import views
 
     views.swaps(backend, _target_pool(worker))
@@ -93,8 +101,20 @@ def share_scales(_result: None, worker: Any) -> None:
 SHARDED = "SGLANG_GEMMA4_SHARDED_HEAD"
 
 
-def give_head(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``alloc_memory_pool``, and after frozen_chain's hook there: before anything is captured."""
+def prepare_draft(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``FrozenKVMTPDraftWorker.alloc_memory_pool``: what the draft's backends and graphs are built with."""
+    if is_on("unified_draft"):
+        from sglang_gemma4.speculative import unified_pool
+
+        unified_pool.translate_as_target(worker)
+    if is_on("frozen_chain"):
+        frozen_chain.make_chain(worker)
+    if is_on("draft_argmax"):
+        give_head(worker)  # behind frozen_chain, which says whether the draft needs tokens only
+
+
+def give_head(worker: Any) -> None:
+    """Install the head that returns the draft's token, before anything is captured."""
     model = worker.draft_model_runner.model
     if not getattr(model, frozen_chain.TOKENS_ONLY, False):
         decline("draft_argmax", "the draft needs logits: frozen_chain is off, or drafts are trees")
@@ -120,7 +140,7 @@ IN_GRAPH = "_sglang_gemma4_metadata_in_graph"
 
 
 def choose(backend: Any, worker: Any) -> None:
-    """After ``_init_draft_attn_backend``: mark a backend that can prepare its metadata within the graph."""
+    """Mark a backend that can prepare its metadata within the draft's graph."""
     from sglang_gemma4.attention import graph_metadata
 
     reason = graph_metadata.reason_against(backend, worker.topk)

@@ -35,9 +35,13 @@ def unit_of_work(path: str) -> str:
 
 
 def turn(path: str) -> int:
-    """The turn of a file: 1 for engines that interpret kernels and for :data:`LONGEST`, 2 for other engines, 3 for unit tests."""
+    """The turn of a file: 0 for the shared server, whose files are the longest unit of work; 1 for engines that interpret kernels and for
+    :data:`LONGEST`; 2 for other engines; 3 for unit tests.
+    """
     if "/unit/" in path:
         return 3
+    if unit_of_work(path) == "server":
+        return 0
     return 1 if path.endswith(LONGEST) or "interpreting: Nursery" in (ROOT / path).read_text() else 2
 
 

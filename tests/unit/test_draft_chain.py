@@ -133,7 +133,7 @@ def test_the_constants_grow_with_the_batch() -> None:
     one = worker(3)
     owner = SimpleNamespace(**vars(one), req_to_token_pool=SimpleNamespace(size=4))
     owner.draft_model_runner = SimpleNamespace(model=SimpleNamespace())
-    frozen_chain.make_chain(None, owner)
+    frozen_chain.make_chain(owner)
     assert getattr(owner.draft_model_runner.model, frozen_chain.TOKENS_ONLY)
     small = frozen_chain.chain_of(one, 2)
     assert frozen_chain.chain_of(one, 1) is small

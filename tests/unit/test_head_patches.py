@@ -15,7 +15,7 @@ def test_the_draft_s_token_needs_a_chain(monkeypatch: pytest.MonkeyPatch) -> Non
     said: list[str] = []
     monkeypatch.setattr(workers, "decline", lambda patch, message: said.append(message))
     model = SimpleNamespace()
-    workers.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    workers.give_head(SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
     assert said == ["the draft needs logits: frozen_chain is off, or drafts are trees"]
     assert vars(model) == {}
 
@@ -105,7 +105,7 @@ def test_logits_that_are_to_be_checked_are_computed(name: str, monkeypatch: pyte
     monkeypatch.setattr(workers, "decline", lambda patch, message: said.append(message))
     monkeypatch.setenv(name, "1")
     model = SimpleNamespace(**{frozen_chain.TOKENS_ONLY: True})
-    workers.give_head(None, SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
+    workers.give_head(SimpleNamespace(draft_model_runner=SimpleNamespace(model=model)))
     assert said == ["SGLang is asked to look for NaN in the draft's logits"]
     assert not hasattr(model, "logits_processor")
 

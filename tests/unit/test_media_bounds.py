@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,12 @@ def test_sounds_that_are_refused(data: bytes, said: str) -> None:
 )
 def test_sounds_that_are_taken(samples: Any, rate: int, length: int) -> None:
     assert decoding.load_sound_within(common.load_audio, sound(samples, rate)).shape == (length,)
+
+
+def test_a_file_address_is_unquoted_as_sglang_does(tmp_path: Path) -> None:
+    path = tmp_path / "a song.wav"
+    path.write_bytes(sound(TONE))
+    assert decoding.load_sound_within(common.load_audio, f"file://{tmp_path}/a%20song.wav").shape == common.load_audio(str(path)).shape
 
 
 def test_sounds_in_containers_are_counted_while_they_are_decoded() -> None:

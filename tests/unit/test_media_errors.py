@@ -34,6 +34,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "give an http(s) address, a data: address or a file" in fails(common.load_image, str(tmp_path / "none.png"))
 
 
+def test_what_is_no_image_is_named_without_an_address() -> None:
+    with pytest.raises(ValueError, match=r"cannot identify image file what was sent$"):
+        as_client_error(common.load_image, b"no image at all")
+
+
 def test_an_image_larger_than_pillow_decodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (64, 64)).save(tmp_path / "large.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)

@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sglang_gemma4.diagnostics import start_checks
 from sglang_gemma4.models.config_files import PreflightError
 from sglang_gemma4.serving import starting
 from sglang_gemma4.speculative import mtp_defaults
@@ -61,6 +63,12 @@ def test_a_bfloat16_assistant_is_not_quantised_with_its_target(model: str) -> No
 def test_other_drafts_and_no_draft_are_left_alone(model: str) -> None:
     assert missing(model) == {}
     assert missing(model, speculative_draft_model_path=model) == {}
+
+
+def test_a_command_line_ends_with_one_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_checks, "is_command_line", lambda: True)
+    with pytest.raises(SystemExit, match=r"sglang-gemma4: .*nowhere"):
+        starting.fill_in(SimpleNamespace(model_path=model, speculative_draft_model_path="/nowhere"))
 
 
 def test_auto_without_an_assistant_is_refused(tmp_path: Path) -> None:

@@ -93,12 +93,10 @@ def test_the_softmax_is_cut_inside_a_verify_alone(monkeypatch: pytest.MonkeyPatc
     batch = SimpleNamespace(sampling_info=given, forward_mode=SimpleNamespace(is_idle=lambda: False))
     monkeypatch.setattr(verify_cuts, "get_exec", lambda: SimpleNamespace(kernel=SimpleNamespace(sampling_backend="pytorch")))
 
-    def sample(_input: None, batch: Any) -> torch.Tensor:
+    with verify_cuts.in_softmax(batch):
         assert not batch.sampling_info.need_top_k_sampling
         assert not batch.sampling_info.need_top_p_sampling
-        return softened(logits, temperature)
-
-    cut = verify_cuts.verify(sample, None, batch)
+        cut = softened(logits, temperature)
     torch.testing.assert_close(cut, plain_pytorch(softmax(), min_p=False))
     assert batch.sampling_info is given
     assert given.need_top_k_sampling

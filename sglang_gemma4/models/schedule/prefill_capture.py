@@ -83,8 +83,8 @@ def capture_body(
     return original(model, input_ids, positions, forward_batch, input_embeds, per_layer_inputs, **kwargs)
 
 
-def tell_cost(original: Callable[[Any], None], runner: Any) -> None:
-    """Around ``PrefillCudaGraphRunner.capture``: SGLang's log line tells the card's memory, in which other processes take part."""
+def capture_and_tell(original: Callable[[Any], None], runner: Any) -> None:
+    """Capture SGLang's prefill graphs and log what they took: SGLang's own line counts the memory of other processes too."""
     import time
 
     import torch

@@ -1,11 +1,11 @@
-"""Images and sounds are decoded within bounds, which are judged by their headers: a file of a few kB may stand for gigabytes.
+"""Limits the size of decoded images, audio and videos. Headers are checked before decoding: a few kB may decode to gigabytes.
 
 =====================  ========================================================================================================
 an image               :data:`IMAGE_PIXELS`
 images of a request    :data:`REQUEST_PIXELS`, each counted as at least :data:`LEAST_PIXELS`, to which a small one is enlarged
-a sound                :data:`SOUND_SECONDS`; :data:`RESAMPLING` entries in the filter for its sample rate
-sounds of a request    :data:`REQUEST_SAMPLES` over all channels; :data:`REQUEST_SECONDS`, each counted as the longest, to which
-                       the others are filled up
+an audio clip          :data:`SOUND_SECONDS`; :data:`RESAMPLING` entries in the filter for its sample rate
+clips of a request     :data:`REQUEST_SAMPLES` over all channels; :data:`REQUEST_SECONDS`, each counted as the longest, to which
+                       the others are padded
 frames of a video      :data:`VIDEO_PIXELS`
 videos of a request    :data:`REQUEST_VIDEO_PIXELS` over the frames that are shown
 =====================  ========================================================================================================
@@ -18,17 +18,18 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from sglang_gemma4.serving.media import base64_text, served
 
 RATE = 16_000
-"""Samples a second that SGLang loads sounds with."""
+"""Samples per second of the audio that SGLang loads."""
 IMAGE_PIXELS = 50_000_000
-"""200 MB decoded. Python's lock is held while so much is freed, and the event loop waits for it."""
+"""200 MB decoded. Freeing this much holds the GIL, and the event loop waits for it."""
 REQUEST_PIXELS = 4 * IMAGE_PIXELS
 LEAST_PIXELS = 500_000
 SOUND_SECONDS = 300.0
-"""Ten times what Gemma 4 is documented for."""
+"""Ten times the length that Gemma 4 is documented for."""
 REQUEST_SECONDS = 3 * SOUND_SECONDS
 REQUEST_SAMPLES = 60_000_000
 """Decoded in float64: 480 MB."""
@@ -37,19 +38,19 @@ VIDEO_PIXELS = 32 * 4096 * 2304
 REQUEST_VIDEO_PIXELS = 2 * VIDEO_PIXELS
 """1.8 GB decoded: nine videos of 1920 x 1080 pixels."""
 TAIL = 3 * RATE // 10
-"""Samples past the longest sound that are cut: 0.3 s, more than the silence with which MP3 encoders fill a file."""
+"""Samples beyond the longest audio that are cut instead of refused: 0.3 s, more than the padding of MP3 encoders."""
 _MP3_HEAD = 1 << 16
-"""Bytes in which the count of an MP3's frames is looked for."""
+"""First bytes of an MP3 in which its frame count is looked for."""
 PROGRAMS = ("EPS", "WMF", "EMF")
-"""Image formats that Pillow has other programs draw."""
+"""Image formats that Pillow renders with other programs."""
 
 
 @dataclass
 class Budget:
-    """What one request may still decode.
+    """The amount that one request may still decode.
 
     Attributes:
-        longest: samples of 16 kHz of a sound that the model takes; None where it is not known, or longer sounds are cut.
+        longest: longest audio that the model takes, in samples at 16 kHz; None if it is not known or longer audio is cut.
     """
 
     pixels: int = REQUEST_PIXELS
@@ -58,10 +59,10 @@ class Budget:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take_image(self, width: int, height: int) -> None:
-        """Judge an image of this size, in pixels.
+        """Charge an image of this size, in pixels.
 
         Raises:
-            ValueError: it is empty or too large, or the request's images together are.
+            ValueError: the image is empty or too large, or the request's images together are too large.
         """
         if width < 1 or height < 1:
             raise ValueError(f"the image is {width} x {height} pixels: it is empty")
@@ -76,10 +77,10 @@ class Budget:
                 )
 
     def take_sound(self, frames: int, channels: int, rate: int, exact: bool = True) -> None:
-        """Judge a sound of ``frames`` samples in each channel, at ``rate`` a second; where that is an estimate, not against the model.
+        """Charge audio of ``frames`` samples per channel at ``rate`` Hz; an estimate (not ``exact``) is not held against the model's limit.
 
         Raises:
-            ValueError: it is empty or too long, its rate cannot be brought to 16 kHz, or the request's sounds together are too long.
+            ValueError: the audio is empty or too long, cannot be resampled to 16 kHz, or the request's audio together is too long.
         """
         if frames < 1 or channels < 1 or rate < 1:
             raise ValueError(f"the sound has {frames} samples in {channels} channels at {rate} Hz: it is empty")
@@ -100,7 +101,7 @@ class Budget:
 
 
 def too_long(sound: str, seconds: float, longest: int) -> str:
-    """Why a sound of so many seconds is refused by a model that takes ``longest`` samples of 16 kHz."""
+    """The error for audio of ``seconds``, for a model that takes ``longest`` samples at 16 kHz; ``sound`` names the audio."""
     return (
         f"{sound} is {seconds:.1f} s long and this model takes {longest / RATE:.0f} s; send it in pieces, or start the server with "
         '--mm-process-config \'{"audio": {"truncation": true}}\' to have it cut there'
@@ -108,13 +109,13 @@ def too_long(sound: str, seconds: float, longest: int) -> str:
 
 
 class Address(str):
-    """The address of an image or a sound, which also knows the budget of its request: SGLang hands only the address to its decoders."""
+    """The address of an image or audio with the budget of its request: SGLang passes only the address to its decoders."""
 
     budget: Budget
 
     @classmethod
     def within(cls, item: Any, budget: Budget) -> Any:
-        """``item`` with its address as one of these; what has no address, such as a decoded image, as it is."""
+        """``item`` with its address replaced by an ``Address``; an item without one, such as a decoded image, is unchanged."""
         if isinstance(item, str):
             address = cls(item)
             address.budget = budget
@@ -126,13 +127,13 @@ class Address(str):
 
 
 _budget: ContextVar[Budget | None] = ContextVar("media_budget", default=None)
-"""Of the medium that this thread loads."""
+"""Budget of the image or audio that this thread loads."""
 _charged: ContextVar[bool] = ContextVar("media_charged", default=False)
-"""Whether the image that this thread loads has been charged to its budget: Pillow decodes what nvJPEG was given and rejects."""
+"""Whether the image that this thread loads was charged to its budget: Pillow decodes again what nvJPEG rejects."""
 
 
 def load_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call SGLang's ``load_image`` or ``load_audio``, whose parts below read the budget that ``source`` brings."""
+    """Call SGLang's ``load_image`` or ``load_audio`` with the budget of ``source`` set for the hooks inside."""
     token = _budget.set(getattr(getattr(source, "url", source), "budget", None) or Budget())
     charged = _charged.set(False)
     try:
@@ -147,10 +148,10 @@ def of_this_thread() -> Budget:
 
 
 def judge_image(image: Any) -> None:
-    """Before ``_fully_load_pil_image``, which decodes an image of which only the header was read.
+    """Before ``_fully_load_pil_image``, which decodes an image after only its header was read: check and charge its size.
 
     Raises:
-        ValueError: it is empty, too large, or of a format that another program would draw.
+        ValueError: the image is empty, too large, or of a format that another program would render.
     """
     if not served.is_gemma4():
         return
@@ -163,7 +164,7 @@ def charge_image(width: int, height: int) -> None:
     """Charge the image that this thread loads to its request, once.
 
     Raises:
-        ValueError: it is empty or too large, or the request's images together are.
+        ValueError: the image is empty or too large, or the request's images together are too large.
     """
     if not _charged.get():
         of_this_thread().take_image(width, height)
@@ -171,10 +172,10 @@ def charge_image(width: int, height: int) -> None:
 
 
 def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``load_audio``, as :func:`load_within`: a sound of bounded length, float32 or float64 of shape [samples].
+    """Around ``load_audio``, as :func:`load_within`: audio of limited length, float32 or float64 of shape [samples].
 
     Raises:
-        ValueError: it cannot be decoded, is empty or too long, or holds what is no number.
+        ValueError: the audio cannot be decoded, is empty or too long, or has NaN or infinite samples.
     """
     if not served.is_gemma4():
         return load(source, *args, **kwargs)
@@ -194,7 +195,7 @@ def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwarg
 
 
 def _fetched(source: Any) -> Any:
-    """The bytes of an http(s) or data: address or of long base64, or what else it was."""
+    """The bytes of an http(s) or data: address or of long base64; any other source unchanged."""
     import os
 
     from sglang.srt.utils import common
@@ -203,6 +204,8 @@ def _fetched(source: Any) -> Any:
         return source
     if source.startswith(("http://", "https://")):
         return common.download_remote_media(source, timeout=int(os.getenv("REQUEST_TIMEOUT", "5")))
+    if source.startswith("file://"):
+        return unquote(urlparse(source).path)  # as SGLang reads it
     data = source if source.startswith("data:") else base64_text.respelled(source)
     return source if data is None else _decoded(data)
 
@@ -220,14 +223,14 @@ def _decoded(data: str) -> bytes:
 
 
 def _judge_sound(source: Any) -> None:
-    """Judge a file that soundfile reads by its header. Of others PyAV counts while it decodes, and torchcodec reads the header."""
+    """Check audio by its header, with soundfile or torchcodec. PyAV, for containers, counts samples while it decodes."""
     import soundfile  # type: ignore[import-untyped]
     from sglang.srt.multimodal.audio_from_video import is_audio_container
 
     if not isinstance(source, bytes | str) or (isinstance(source, bytes) and is_audio_container(source[:16])):
         return
     try:
-        found = soundfile.info(io.BytesIO(source) if isinstance(source, bytes) else source.removeprefix("file://"))
+        found = soundfile.info(io.BytesIO(source) if isinstance(source, bytes) else source)
     except soundfile.LibsndfileError as error:
         _judge_other_sound(source, error)
     else:
@@ -235,9 +238,9 @@ def _judge_sound(source: Any) -> None:
 
 
 def _counts_its_frames(source: bytes | str) -> bool:
-    """Whether an MP3 says how long it is; of others libsndfile takes the bit rate of the first part for that of all."""
+    """Whether an MP3 states its length; for others, libsndfile assumes the bit rate of the first part for the whole file."""
     if isinstance(source, str):
-        with open(source.removeprefix("file://"), "rb") as file:
+        with open(source, "rb") as file:
             source = file.read(_MP3_HEAD)
     return any(tag in source[:_MP3_HEAD] for tag in (b"Xing", b"Info", b"VBRI"))
 
@@ -247,7 +250,7 @@ def _judge_other_sound(source: bytes | str, error: Exception) -> None:
         from torchcodec import decoders
 
         found: Any = decoders.AudioDecoder(source).metadata  # type: ignore[attr-defined]
-    except Exception:  # not installed, without FFmpeg, or it cannot read the sound either
+    except Exception:  # not installed, without FFmpeg, or it cannot read the audio either
         raise ValueError(f"Could not decode audio: {error}") from error
     if found.duration_seconds is None:
         raise ValueError("the sound does not say how long it is; send WAV, FLAC or MP3")
@@ -255,10 +258,10 @@ def _judge_other_sound(source: bytes | str, error: Exception) -> None:
 
 
 def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any) -> None:
-    """After ``_append_resampled_frames``, which PyAV's decoder calls for each packet: end it where a sound is too long.
+    """After ``_append_resampled_frames``, which PyAV's decoder calls for each packet: stop decoding audio that is too long.
 
     Raises:
-        ValueError: the sound is too long. It is counted whenever the number of chunks has doubled.
+        ValueError: the audio is too long. Samples are counted whenever the number of chunks has doubled.
     """
     from sglang.srt.multimodal.audio_from_video import _AudioContainerDecodeError
 
@@ -274,16 +277,16 @@ def judge_video(processor: Any, video: Any, *_args: Any) -> None:
     """Before ``_video_decoder_to_tensor``, which decodes up to 32 frames at once.
 
     Raises:
-        ValueError: the video has no frame, or they are too large.
+        ValueError: the video has no frame, or its frames are too large.
     """
     judge_frames(video, min(len(video), getattr(getattr(processor._processor, "video_processor", None), "num_frames", 32)))
 
 
 def judge_frames(video: Any, frames: int) -> None:
-    """Judge a video of which so many frames will be decoded at once.
+    """Check a video of which ``frames`` frames will be decoded at once.
 
     Raises:
-        ValueError: there is none, or they are too large.
+        ValueError: there is no frame, or the frames are too large together.
     """
     if frames < 1:
         raise ValueError("the video has no frame")

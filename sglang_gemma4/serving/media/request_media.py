@@ -1,4 +1,4 @@
-"""Media that a model or prompt cannot take, and local files, are a 400; none is processed on the event loop."""
+"""Hooks that answer 400 to media that the model or prompt cannot take and to local files, and process media off the event loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,14 @@ def _serves_gemma4(manager: Any) -> bool:
 
 
 def mark_process(*_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4SGLangProcessor.__init__``, also where ``media_bounds`` is left out."""
+    """After ``Gemma4SGLangProcessor.__init__``: mark this process, even if ``media_bounds`` is switched off."""
     from sglang_gemma4.serving.media import served
 
     served.mark()
 
 
 def judge_addresses(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None) -> Any:
-    """Around ``TokenizerManager.generate_request``: over HTTP and gRPC, which give the connection; an Engine's own caller gives none."""
+    """Around ``TokenizerManager.generate_request``: check addresses over HTTP and gRPC, which pass ``request``; an Engine passes none."""
     if request is not None and _serves_gemma4(manager):
         from sglang.srt.runtime_context import get_mm
 
@@ -29,10 +29,10 @@ def judge_addresses(original: Callable[..., Any], manager: Any, obj: Any, reques
 
 
 async def judge_modalities(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
-    """Around ``TokenizerManager._tokenize_one_request``.
+    """Around ``TokenizerManager._tokenize_one_request``: check the modalities and the image budget.
 
     Raises:
-        ValueError: the request brings an image, a video or a sound that this server does not take, or asks for another size of images.
+        ValueError: the request has an image, video or audio that this server does not take, or an image budget that is not allowed.
     """
     if _serves_gemma4(manager):
         from sglang.srt.runtime_context import get_disagg, get_serving
@@ -55,7 +55,7 @@ async def judge_modalities(original: Callable[..., Any], manager: Any, obj: Any)
 
 
 async def judge_loaded(original: Callable[..., Any], processor: Any, base_output: Any, mm_tokens: Any, **kwargs: Any) -> Any:
-    """Around ``process_and_combine_mm_data_async``, between loading and processing."""
+    """Around ``process_and_combine_mm_data_async``, between loading and processing: check the loaded media, and free them after."""
     from sglang_gemma4.serving.media import image_budget, processing
 
     asked = processing.soft_tokens.get()

@@ -25,15 +25,17 @@ def install() -> None:
     worker: Any = importlib.import_module("sglang.srt.speculative.eagle_worker_v2").EAGLEWorkerV2
     future_map: Any = importlib.import_module("sglang.srt.managers.overlap_utils").FutureMap
     launch, verify, publish = ours.accept_chain, worker.verify, future_map.publish
+    latest: list[Any] = []
 
     def launched(drafted: torch.Tensor, *args: Any) -> Any:
         found = launch(drafted, *args)
+        latest[:] = [found.new_lengths]
         print(LAUNCHED, found.lengths.numel(), flush=True)
         return found._replace(predict=found.predict.as_subclass(OnACard))
 
     def verified(*args: Any, **named: Any) -> Any:
         result = verify(*args, **named)
-        if ours._here.latest is not None and result.new_seq_lens is ours._here.latest.new_lengths:
+        if latest and result.new_seq_lens is latest[0]:
             print(COMMITTED, flush=True)
         return result
 
