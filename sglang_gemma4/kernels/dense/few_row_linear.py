@@ -1,8 +1,8 @@
 """``x @ weight.T`` for a few rows, where reading the weight is all the work: decode and verify steps of few requests.
 
 A program multiplies a block of output columns with a part of the width. If the output has too few blocks to fill the
-GPU, the width is cut into parts. The program that finishes a block last adds them up, always in the same order, so
-there is no second launch and the result is reproducible. With ``gated``, a program computes the same columns of gate
+GPU, the width is cut into parts. The program that finishes a block last adds them up, always in the same order. So
+there is no second launch, and the result is reproducible. With ``gated``, a program computes the same columns of gate
 and up, and writes ``gelu_tanh(gate) * up``.
 
 An fp8 weight (:mod:`~sglang_gemma4.kernels.weights`) has half the bytes and is multiplied in the activation's type. A
@@ -48,7 +48,7 @@ MEASURED = {
 def tile_for(outputs: int, width: int, sms: int, gated: bool = False) -> Tile:
     """About one program per SM, each with at least four steps of the width.
 
-    In layers of 26B-A4B at 1 and 4 rows it is as fast as the best of about ten for each GEMM, within the spread
+    In layers of 26B-A4B at 1 and 4 rows it is within the spread of the fastest of about ten for each GEMM
     (``runs/2026-11-23-26b-layer-chain``).
 
     Args:

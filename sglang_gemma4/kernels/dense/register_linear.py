@@ -18,8 +18,8 @@ def warps_for(outputs: int, width: int, rows: int, per: int, sms: int, gated: bo
     """Eight warps along the width, or four if the programs would then not all be resident at once.
 
     Words loaded ahead take registers, which limits resident programs. Tiles are narrow where wide ones would leave
-    half of the GPU idle. For most of 26B-A4B's, 31B's and E2B's GEMMs at 4, 16 and 32 rows on an H200 this is within
-    10 % of the fastest of about ten, for three within 40 % (``runs/2026-11-27-26b-h200-registers``).
+    half of the GPU idle. On an H200 most GEMMs of 26B-A4B, 31B and E2B are within 10 % of the fastest of about ten.
+    Three are within 40 % (4, 16 and 32 rows; ``runs/2026-11-27-26b-h200-registers``).
 
     Args:
         outputs: columns of the result; with ``gated``, of the activation.

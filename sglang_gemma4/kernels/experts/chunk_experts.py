@@ -27,8 +27,8 @@ def tile_for(tokens: int) -> Tile:
     """Blocks of 32 rows up to 640 tokens, of 64 above. Each of 128 experts has a sixteenth of the tokens on average.
 
     On an H200 32 rows are fastest at 384 tokens and 64 at 1,024; 128 are slower at both
-    (``runs/2026-11-29-26b-h200-int4-chunks``). With 64 rows, four spans of words ahead are 7 % faster than two at
-    1,024 and 2,048 tokens, and as fast as one ahead of three stages (``runs/2026-11-29-26b-h200-int4-gaps``).
+    (``runs/2026-11-29-26b-h200-int4-chunks``). With 64 rows, four spans of words ahead are 7 % faster than two. One
+    span ahead, of three stages, is as fast as four (``runs/2026-11-29-26b-h200-int4-gaps``).
     """
     return Tile(32) if tokens <= 640 else Tile(64, ahead=4)
 

@@ -26,8 +26,8 @@ def tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
 def four_bit_tiles_for(tokens: int) -> tuple[int, Tile, Tile]:
     """The same for 4-bit experts, in steps of 256 inputs, a cache line.
 
-    They were the fastest of those tried on an H200 at 4, 32, 128 and 320 tokens, with one GEMM's tile varied at a
-    time (``runs/2026-11-26-26b-h200-int4``).
+    They were the fastest tried on an H200 at 4, 32, 128 and 320 tokens. One GEMM's tile was varied at a time
+    (``runs/2026-11-26-26b-h200-int4``).
     """
     if tokens > 192:
         return 32, Tile(64, 256, 4, 3), Tile(128, 256, 4, 2)

@@ -18,9 +18,9 @@ from sglang_gemma4.kernels.weights import Grouped, Weight
 BLOCK = 8
 """Rows per block. Up to this many tokens, a row's place in its expert's block is its token's; above, rows are sorted."""
 MOST_TOKENS, MOST_FP8_TOKENS = 64, 16
-"""Most tokens of 4-bit and of fp8 experts. On an H200, 4-bit ones take 17 to 21 % less time than Triton's kernels at 4
-to 64 tokens, fp8 ones 8 to 14 % less at 8 to 16. With more tokens they gain nothing or lose, since dequantising is
-then the limit, not memory (``runs/2026-11-27-26b-h200-registers``)."""
+"""Most tokens of 4-bit and of fp8 experts. At 4 to 64 tokens on an H200, 4-bit ones take 17 to 21 % less time than
+Triton's kernels. At 8 to 16, fp8 ones take 8 to 14 % less. With more tokens they gain nothing or lose, since
+dequantising is then the limit, not memory (``runs/2026-11-27-26b-h200-registers``)."""
 
 
 def takes(x: torch.Tensor, w13: Weight, w2: Weight) -> bool:

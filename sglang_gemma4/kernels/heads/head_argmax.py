@@ -4,8 +4,8 @@ Each program takes a range of the vocabulary and keeps, for every row of hidden 
 its token; a second kernel joins the programs' pairs. So a few bytes are written per program and row, not a row of the
 vocabulary's width.
 
-A *pair* is a row's largest score and its token, both float32 (which holds every token below 2**24 exactly), so that
-one tensor ``[parts, 2, rows]`` carries them, also from other ranks that hold other ranges of the vocabulary.
+A *pair* is a row's largest score and its token, both float32 (which holds every token below 2**24 exactly). So one
+tensor ``[parts, 2, rows]`` carries them, also from other ranks that hold other ranges of the vocabulary.
 
 Of equal scores the lower token wins. Scores are first rounded to the weight's dtype, like logits written to memory,
 so that a bfloat16 head has the same ties. The soft-cap is not applied, since it is monotone. Only float32 scores that

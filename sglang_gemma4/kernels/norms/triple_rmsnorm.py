@@ -1,7 +1,8 @@
 """All that a decoder layer computes between attention and FFN, in one launch: residual and inputs of dense FFN, router and experts.
 
-``residual = rmsnorm(h, post_attention) + residual``, then one norm of the residual for each branch. As in SGLang's separate kernels, the
-first norm's output and the residual are rounded to the model's dtype, and the dense branch's norm sees the residual before it is rounded.
+``residual = rmsnorm(h, post_attention) + residual``, then one norm of the residual for each branch. As in SGLang's
+separate kernels, the first norm's output and the residual are rounded to the model's dtype. The dense branch's norm
+sees the residual before it is rounded.
 """
 
 import torch

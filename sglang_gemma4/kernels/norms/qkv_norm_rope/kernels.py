@@ -2,8 +2,8 @@
 
 In a decode step a program takes up to four heads of any type (query, key, value), so that enough programs fill the
 GPU. That costs 28 instructions per element, which would bound a prefill. There a program takes whole tokens, with all
-heads of a type in one tile. Many elements then share their addresses and weights, no lane has to check its head's
-type, and all loads of a token are in flight before the first is used.
+heads of a type in one tile. Many elements then share their addresses and weights, and no lane has to check its head's
+type. All loads of a token are in flight before the first is used.
 """
 
 import triton
