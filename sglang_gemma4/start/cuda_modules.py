@@ -1,9 +1,9 @@
 """Build SGLang's own CUDA modules that Gemma 4 needs, with nvcc in processes without a GPU, while weights load.
 
 SGLang builds each module at its first use, while the caller waits. In a first start of 26B-A4B with MTP on an H100,
-three builds of 10 to 16 s each delayed the capture of the first prefill graph: KV rows of 4,096 and 2,048 bytes and
-gated activations. The drafts' tree took 14 s in the first request (``runs/2026-11-25-26b-h100-step-kernels``). With
-4-bit weights the first verify graph was not captured after three minutes, since nvcc takes four for Marlin's module
+three builds of 10 to 16 s delayed the first prefill graph: KV rows of 4,096 and 2,048 bytes and gated activations.
+The drafts' tree took 14 s in the first request (``runs/2026-11-25-26b-h100-step-kernels``). With 4-bit weights the
+first verify graph was not captured after three minutes, since nvcc takes four for Marlin's module
 (``runs/2026-11-25-26b-h100-int4``).
 
 The start does not wait for the child. A process that needs a module takes SGLang's lock of that build, and finds the
