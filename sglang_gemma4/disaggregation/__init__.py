@@ -1,1 +1,1 @@
-"""KV between a prefill and a decode server: which rank sends which heads of which layers where, and what puts it under SGLang."""
+"""KV transfer between prefill and decode servers: which rank sends which heads of which layers where, and the hooks into SGLang."""

@@ -1,4 +1,4 @@
-"""The plan in bytes: for each buffer of a group where a rank's pieces lie on both sides, as runs to prepare once and as addresses."""
+"""The plan in bytes: where a rank pair's pieces lie in each buffer on both sides. NIXL takes strided runs, Mooncake address lists."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from sglang_gemma4.disaggregation import plan
 from sglang_gemma4.disaggregation.plan import PlanError, Share
 
 MOST_PIECES = 2**31 - 1
-"""A transfer library names prepared pieces by an int32."""
+"""Upper limit of prepared pieces: the transfer library indexes them by int32."""
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Buffers of a group on one rank, K's, V's and their scales': address and bytes of a page of each, and bytes of each if known."""
+    """A group's KV buffers on one rank (K, V and their scales): address, bytes per page and, if known, total bytes of each."""
 
     addresses: Sequence[int]
     page_bytes: Sequence[int]
@@ -23,13 +23,13 @@ class Buffers:
 
     @property
     def pages(self) -> int:
-        """Pages that every buffer has; 0 where lengths are not known."""
+        """Pages that every buffer holds; 0 if ``lengths`` is empty."""
         return min((length // page for length, page in zip(self.lengths, self.page_bytes, strict=True)), default=0) if self.lengths else 0
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One buffer's pieces: the first's address on both sides, bytes of a piece, and bytes from one to the next on both sides."""
+    """The pieces of one buffer: address of the first and stride in bytes to the next on both sides, and bytes per piece."""
 
     source: int
     target: int
@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a prefill rank writes of one group into a decode rank's buffers; ``per_page`` pieces for each page and buffer."""
+    """The pieces of one group that a prefill rank writes into a decode rank's buffers: ``per_page`` pieces per page and buffer."""
 
     name: str
     part: Share
@@ -54,10 +54,10 @@ class Layout:
         return f"{self.name} layers: {moved}, {len(self.pieces)} of {self.buffers} buffers"
 
     def runs(self, pages: int, device: int, *, target: bool) -> list[tuple[int, int, int, int, int]]:
-        """(address, bytes, device, step, count) of each buffer's pieces on one side, whose buffers have ``pages`` pages.
+        """(address, bytes, device, step, count) of each buffer's pieces on one side, where each buffer holds ``pages`` pages.
 
         Raises:
-            PlanError: there are more pieces than can be named.
+            PlanError: there are more than ``MOST_PIECES`` pieces.
         """
         count = pages * self.per_page
         if count * len(self.pieces) > MOST_PIECES:
@@ -70,13 +70,13 @@ class Layout:
         ]
 
     def select(self, page_indices: Any, pages: int) -> Any:
-        """Which of the pieces of ``runs`` belong to these pages: int32 ``[buffers * pages * per_page]``, buffer by buffer."""
+        """Indices of these pages' pieces in ``runs``: int32 ``[buffers * len(page_indices) * per_page]``, buffer by buffer."""
         index = self._within(page_indices)
         start: Any = np.arange(len(self.pieces), dtype=np.int64) * (pages * self.per_page)
         return (start[:, None] + index[None, :]).ravel().astype(np.int32)
 
     def blocks(self, source_pages: Any, target_pages: Any) -> list[tuple[Any, Any, Any]]:
-        """For each buffer addresses here, addresses there and bytes, one for each stretch without a gap on both sides."""
+        """(source addresses, target addresses, bytes) for each buffer, with pieces merged that are adjacent on both sides."""
         here, there = self._within(source_pages), self._within(target_pages)
         if not len(here):
             return []
@@ -90,14 +90,14 @@ class Layout:
         return found
 
     def _within(self, page_indices: Any) -> Any:
-        """Numbers of these pages' pieces within a buffer, int64."""
+        """Indices of these pages' pieces within one buffer, int64."""
         pages = np.asarray(page_indices, dtype=np.int64)
         return (pages[:, None] * self.per_page + np.arange(self.per_page)[None, :]).ravel()
 
 
 @dataclass(frozen=True)
 class Link:
-    """Two ranks: sizes of both servers, and the ranks in them."""
+    """A pair of ranks: tensor-parallel sizes of both servers, and the rank in each."""
 
     prefill: int
     decode: int
@@ -109,14 +109,14 @@ class Link:
 
 
 def lay_out(name: str, heads: int, page_size: int, link: Link, here: Buffers, there: Buffers) -> Layout:
-    """Where a prefill rank's heads of a group go.
+    """Lay out where a prefill rank's heads of a group go in a decode rank's buffers.
 
     Args:
         heads: KV heads of this group that the prefill rank holds.
-        here, there: its buffers, and the decode rank's as that has told.
+        here, there: the prefill rank's buffers, and the decode rank's as it registered them.
 
     Raises:
-        PlanError: the two do not hold the same layers, heads and dtype.
+        PlanError: the two ranks do not hold the same layers, heads and dtype.
     """
     counts = len(here.addresses), len(there.addresses)
     if counts[0] != counts[1] or counts[1] != len(there.page_bytes):

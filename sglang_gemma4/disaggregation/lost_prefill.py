@@ -1,4 +1,4 @@
-"""What a decode server says of a prefill server that does not answer."""
+"""Failure reason of a decode server's requests whose prefill server does not answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ STOCK = "Aborted by AbortReq."
 
 
 def name_it(found: tuple[Mapping[str, Any], Sequence[Any]], queue: Any, asked: Mapping[str, Sequence[Any]]) -> None:
-    """After ``DecodePreallocQueue._ensure_prefill_info``: requests that were given up say which address did not answer.
+    """After ``DecodePreallocQueue._ensure_prefill_info``: record which address did not answer for requests that were given up.
 
     Args:
-        found: requests that are ready, by address, and those that are asked for again.
-        asked: all of them, by the bootstrap address of their prefill server.
+        found: ready requests by address, and the requests that are tried again.
+        asked: all requests, by the bootstrap address of their prefill server.
     """
     ready, remaining = found
     waits, said = {id(request) for request in remaining}, getattr(queue.kv_manager, "failure_records", {})

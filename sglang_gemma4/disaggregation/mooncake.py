@@ -1,4 +1,4 @@
-"""The plan under SGLang's Mooncake manager: stretches of bytes, and reasons in place of threads that die."""
+"""The plan in SGLang's Mooncake manager: contiguous byte ranges, and errors that are reported instead of ending a thread."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Send = Callable[..., Any]
 
 
 def check_peer(original: Send, manager: Any, info: Any) -> tuple[bool, str | None]:
-    """Around ``_validate_peer_state_layout``: lay both groups out; a reason refuses the decode rank."""
+    """Around ``_validate_peer_state_layout``: lay out both groups; a returned reason refuses the decode rank."""
     checked, problem = original(manager, info)
     peers.plans_of(manager).pop(info.mooncake_session_id, None)
     if problem is not None or not peers.served(manager, info.dst_attn_tp_size, info.requires_dcp_relayout):
@@ -37,7 +37,7 @@ def check_peer(original: Send, manager: Any, info: Any) -> tuple[bool, str | Non
 
 
 def send_full(original: Send, manager: Any, session: str, source_pages: Any, *args: Any, **kwargs: Any) -> int:
-    """Around ``send_kvcache_slice``, whose addresses and indices SGLang passes by position: 0, or the library's error."""
+    """Around ``send_kvcache_slice``, which SGLang calls by position: send the full layers. Returns 0 or an error status."""
     found = peers.plans_of(manager).get(session)
     if found is None:
         return int(original(manager, session, source_pages, *args, **kwargs))
@@ -49,7 +49,7 @@ def send_full(original: Send, manager: Any, session: str, source_pages: Any, *ar
 
 
 def send_sliding(original: Send, manager: Any, *args: Any, **kwargs: Any) -> int:
-    """Around ``_send_swa_state_slice``, which SGLang calls by keywords."""
+    """Around ``_send_swa_state_slice``, which SGLang calls by keywords: send the sliding layers. Returns 0 or an error status."""
     session = kwargs["req"].mooncake_session_id
     found = peers.plans_of(manager).get(session)
     if found is None:
@@ -58,11 +58,11 @@ def send_sliding(original: Send, manager: Any, *args: Any, **kwargs: Any) -> int
 
 
 def cut_state(original: Send, manager: Any, request: Any, source: Any, *args: Any, **kwargs: Any) -> int:
-    """Around ``maybe_send_extra``: of a sliding window longer than asked for the newest pages go; stock sends the oldest."""
+    """Around ``maybe_send_extra``: if the decode rank asks for fewer sliding pages, send the newest; stock sends the oldest."""
     try:
         source = peers.cut_sliding(manager.kv_args.state_types, source, request.dst_state_indices)
     except PlanError as error:
-        # An exception ends SGLang's transfer thread, a status refuses the decode rank for good; the request alone is at fault.
+        # Only this request is at fault. An exception would end SGLang's transfer thread, and a status refuses the decode rank for good.
         manager.conclude_failure(bootstrap_room=request.room, failure_reason=str(error))
         return 0
     return int(original(manager, request, source, *args, **kwargs))

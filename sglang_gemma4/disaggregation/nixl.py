@@ -1,4 +1,4 @@
-"""The plan under SGLang's NIXL manager: pieces are prepared once for each pair of ranks, a request only names them."""
+"""The plan in SGLang's NIXL manager: pieces are prepared once for each pair of ranks, and a request only passes their indices."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Send = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """One group's pieces on both sides, as the library holds them, and how many pages each side's buffers have."""
+    """NIXL's handles of one group's pieces on both sides (None if this rank sends none), and pages in each side's buffers."""
 
     layout: Layout
     source: Any
@@ -26,7 +26,10 @@ class Prepared:
 
 
 def prepare_full(original: Send, manager: Any, peer_name: str, info: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``_init_hetero_tp_prep_handle``, which knows one number of heads and keeps one source for all decode sizes."""
+    """Around ``_init_hetero_tp_prep_handle``: prepare the full layers' pieces.
+
+    Stock assumes one number of heads and keeps one source for all decode sizes.
+    """
     if not _served(manager, info):
         original(manager, peer_name, info, *args, **kwargs)
         return
@@ -35,13 +38,13 @@ def prepare_full(original: Send, manager: Any, peer_name: str, info: Any, *args:
     found.say()
     layout = found.full
     here = Buffers(manager.kv_args.kv_data_ptrs, manager.kv_args.kv_item_lens, manager.kv_args.kv_data_lens)
-    # An older decode server does not say how many slots it has: SGLang takes the prefill server's number then.
+    # An older decode server does not send its number of slots; SGLang then uses the prefill server's.
     pages = info.dst_num_slots or here.pages
     peers.plans_of(manager).setdefault(peer_name, {})[peers.FULL] = _prepare(manager, peer_name, info, layout, here.pages, pages, kinds)
 
 
 def prepare_sliding(_result: None, manager: Any, info: Any) -> None:
-    """After ``_prepare_state_xfer``: the sliding layers' pieces; a decode rank that does not fit is refused, with the reason."""
+    """After ``_prepare_state_xfer``: prepare the sliding layers' pieces, or refuse a decode rank that does not fit."""
     if not _served(manager, info):
         return
     try:
@@ -61,7 +64,7 @@ def prepare_sliding(_result: None, manager: Any, info: Any) -> None:
 
 
 def add_peer(original: Send, manager: Any, info: Any) -> None:
-    """Around ``_add_remote_peer``: what cannot be prepared fails that decode rank's requests; stock's bootstrap thread dies of it."""
+    """Around ``_add_remote_peer``: an error fails this decode rank's requests; in stock it ends the bootstrap thread."""
     try:
         original(manager, info)
     except Exception as error:
@@ -81,13 +84,13 @@ def send_full(original: Send, manager: Any, peer_name: str, source_pages: Any, t
 
 
 def send_equal(original: Send, manager: Any, peer_name: str, *args: Any, **kwargs: Any) -> Any:
-    """Around ``send_kvcache``: a decode rank that was refused is told why."""
+    """Around ``send_kvcache``: raise the reason if this decode rank was refused."""
     _raise_if_refused(manager, peer_name)
     return original(manager, peer_name, *args, **kwargs)
 
 
 def send_sliding(original: Send, manager: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``_send_swa_state_slice``, which SGLang calls by keywords: the newest pages that the decode rank asks for."""
+    """Around ``_send_swa_state_slice``, which SGLang calls by keywords: post the newest pages, as many as the decode rank asks for."""
     prepared = peers.plans_of(manager).get(kwargs["peer_name"], {}).get(peers.SLIDING)
     if prepared is None:
         return original(manager, *args, **kwargs)
@@ -114,7 +117,7 @@ def _plans(manager: Any, info: Any) -> peers.Plans:
 
 
 def _prepare(manager: Any, name: str, info: Any, layout: Layout, here: int, there: int, kinds: dict[str, str]) -> Prepared:
-    if not layout.pieces:  # other ranks with the same heads send all buffers; NIXL takes no empty list
+    if not layout.pieces:  # other ranks with the same heads send all buffers; NIXL accepts no empty list
         return Prepared(layout, None, None, here, there)
     device = manager.kv_args.gpu_id if kinds["source"] == "VRAM" else 0
     source = manager._prep_xfer_dlist("", manager._pack_stride_descs(layout.runs(here, device, target=False)), kinds["source"])

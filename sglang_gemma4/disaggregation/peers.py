@@ -1,4 +1,4 @@
-"""What SGLang's transfer managers know of both sides, as layouts of the plan; shared by the backends."""
+"""Builds the plan's layouts from what SGLang's transfer managers know of both servers; shared by the backends."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ _PLANS = "plans_of_peers"
 
 
 def keep_heads(_result: None, kv_args: Any, token_to_kv_pool: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``setup_state_kv_args``: KV heads that a rank holds of full and of sliding layers; SGLang keeps the first alone.
+    """After ``setup_state_kv_args``: keep this rank's numbers of KV heads in full and sliding layers; SGLang keeps only the first.
 
-    Nothing is kept for pools of another kind, whose transfers stay SGLang's.
+    Other types of pools are skipped: SGLang handles their transfers.
     """
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MHATokenToKVPoolMXFP8
     from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
@@ -28,27 +28,27 @@ def keep_heads(_result: None, kv_args: Any, token_to_kv_pool: Any, *_args: Any, 
         return
     pools = {FULL: token_to_kv_pool.full_kv_pool, SLIDING: token_to_kv_pool.swa_kv_pool}
     for pool in pools.values():
-        # A block-scaled cache's scales lie by block of a head, and SGLang refuses them between unequal sizes by name. Scales by token and
-        # head are buffers like the others (attention/quantised_pool.py).
+        # A block-scaled cache has a scale per block of a head; SGLang itself refuses it between unequal sizes. Scales per token and head
+        # are ordinary buffers (attention/quantised_pool.py).
         if not isinstance(pool, MHATokenToKVPool) or isinstance(pool, MHATokenToKVPoolMXFP8) or pool.kv_cache_layout != "nhd":
             return
     setattr(kv_args, _HEADS, {name: int(pool.head_num) for name, pool in pools.items()})
 
 
 def heads(manager: Any) -> Mapping[str, int] | None:
-    """What ``keep_heads`` kept."""
+    """KV heads of full and sliding layers as ``keep_heads`` kept them; None if it skipped the pool."""
     found: Mapping[str, int] | None = getattr(manager.kv_args, _HEADS, None)
     return found
 
 
 def served(manager: Any, decode: int, relayout: bool) -> bool:
-    """Whether KV for a decode server of ``decode`` ranks goes by the plan: two groups of heads, and another size than ours."""
+    """Whether KV for a decode server of ``decode`` ranks follows the plan: the head counts are kept and our size differs."""
     return heads(manager) is not None and not relayout and int(manager.attn_tp_size) != decode
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A decode rank as it has registered: its place, KV buffers, and buffers of each state component (``state_lengths`` may be empty)."""
+    """A decode rank as registered: server size, rank, KV buffers, buffers of each state component (``state_lengths`` may be empty)."""
 
     decode: int
     rank: int
@@ -60,7 +60,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Plans:
-    """Layouts of both groups for one decode rank; ``component`` is the sliding layers' number among the state components."""
+    """Layouts of both groups for one decode rank; ``component`` is the sliding layers' index among the state components."""
 
     link: Link
     full: Layout
@@ -68,18 +68,18 @@ class Plans:
     component: int
 
     def say(self) -> None:
-        """The plan in the log, once for each pair of ranks: at the handshake."""
+        """Log the plan; called at the handshake of each pair of ranks."""
         logger.info("sglang-gemma4: transfer plan, %s: %s; %s", self.link, self.full, self.sliding)
 
 
 def plans_for(manager: Any, peer: Peer) -> Plans:
-    """Lay both groups out for a decode rank.
+    """Lay out both groups for a decode rank.
 
     Raises:
-        PlanError: the two servers do not fit, or have what unequal sizes are not supported with.
+        PlanError: the two servers do not fit, or use a feature that is not supported with unequal sizes.
     """
     arguments, held = manager.kv_args, heads(manager)
-    assert held is not None  # asked for by served()
+    assert held is not None  # served() has checked this
     _refuse(manager)
     states = [str(getattr(state, "value", state)) for state in arguments.state_types]
     component = states.index("swa")
@@ -100,10 +100,10 @@ def plans_for(manager: Any, peer: Peer) -> Plans:
 
 
 def _refuse(manager: Any) -> None:
-    """What unequal sizes are not supported with.
+    """Refuse features that are not supported with unequal tensor-parallel sizes.
 
     Raises:
-        PlanError: one of it is on.
+        PlanError: one of them is on.
     """
     if manager.pp_size > 1:
         raise PlanError(
@@ -126,16 +126,16 @@ def _refuse(manager: Any) -> None:
 
 
 def plans_of(manager: Any) -> dict[str, Any]:
-    """What a backend keeps of each decode rank, by its name."""
+    """What a backend keeps for each decode rank, by the rank's agent name or session."""
     kept: dict[str, Any] = vars(manager).setdefault(_PLANS, {})
     return kept
 
 
 def cut_sliding(states: Sequence[Any], source: Sequence[Any], target: Sequence[Any]) -> list[Any]:
-    """Page indices of each state component, the sliding layers' cut to what the decode rank asks for, newest last.
+    """Page indices of each state component; the sliding layers' are cut to the newest ones that the decode rank asks for.
 
     Raises:
-        PlanError: it asks for more than there are.
+        PlanError: the decode rank asks for more pages than there are.
     """
     found = list(source)
     for number, state in enumerate(states):
@@ -154,7 +154,7 @@ def fail_requests(requests: Sequence[Any], reason: str) -> None:
 
 
 def refuse_servers(original: Any, queue: Any, by_address: Mapping[str, Sequence[Any]]) -> tuple[dict[str, Any], list[Any]]:
-    """Around ``DecodePreallocQueue._ensure_prefill_info``: a prefill server that does not fit fails its requests, not this server."""
+    """Around ``DecodePreallocQueue._ensure_prefill_info``: a prefill server that does not fit only fails its own requests."""
     ready: dict[str, Any] = {}
     waiting: list[Any] = []
     for address, requests in by_address.items():

@@ -1,7 +1,7 @@
 """Which prefill rank sends which KV heads of which layers to which decode rank, for any two tensor-parallel sizes.
 
-Gemma 4 has two groups of layers, sliding and full ones, with KV heads of different number and size, so each group has a split of its own.
-Everything here is integers; nothing of SGLang is known except its rule of which ranks talk to each other (``paired``).
+Gemma 4 has two groups of layers, sliding and full. Their KV heads differ in number and size, so each group is split separately.
+This module computes with integers only. All it knows of SGLang is which ranks talk to each other (``paired``).
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ Index = TypeVar("Index")
 
 
 class PlanError(ValueError):
-    """Two servers between which KV cannot be sent; the message has both values and the remedy."""
+    """KV cannot be sent between two servers; the message has both values and the remedy."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of one kind that own their KV: ``heads`` KV heads of the model, ``head_bytes`` of one head of one token in K (V is as large).
+    """Full or sliding layers that own their KV: ``heads`` KV heads in the model, ``head_bytes`` per head and token in K (V is as large).
 
-    ``window``: tokens that a later token still attends to; None for all. ``scale_bytes``: of a quantised cache's scale of one head of one
-    token, which lies in a buffer of its own and goes where its head goes; 0 for a cache without.
+    ``window``: tokens that a later token still attends to; None for all. ``scale_bytes``: bytes of a quantised cache's scale per head and
+    token, which is in a separate buffer and goes where its head goes; 0 for a cache without scales.
     """
 
     name: str
@@ -32,22 +32,22 @@ class Group:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of one head of one token in each buffer of a rank: K of each layer, its scales if there are any, then V, and its scales."""
+        """Bytes per head and token in each buffer of a rank: K of each layer, K's scales if any, then V and V's scales."""
         half = [self.head_bytes] * self.layers + ([self.scale_bytes] * self.layers if self.scale_bytes else [])
         return half * 2
 
     @property
     def entries(self) -> int:
-        """Buffers of a rank."""
+        """Number of buffers of a rank."""
         return len(self.sizes)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one prefill rank sends of a group to one decode rank: ``heads`` heads from ``source`` on, to ``target`` on.
+    """The heads of a group that one prefill rank sends to one decode rank: ``heads`` heads from index ``source``, to index ``target``.
 
-    ``source`` counts within the ``source_heads`` that the prefill rank holds, ``target`` within the decode rank's ``target_heads``.
-    ``replicas`` prefill ranks that talk to this decode rank hold these heads; this is number ``replica``, and they divide the buffers.
+    ``source`` is an index into the prefill rank's ``source_heads`` heads, ``target`` into the decode rank's ``target_heads``.
+    ``replicas`` prefill ranks connected to this decode rank hold these heads and divide the buffers; this one is number ``replica``.
     """
 
     source: int
@@ -60,16 +60,16 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        """All heads on both sides: a page is one piece, else each token of it is."""
+        """Whether these are all heads on both sides: then a page is one piece, otherwise each of its tokens is."""
         return self.heads == self.source_heads == self.target_heads
 
     def entries(self, count: int) -> range:
-        """Which of ``count`` buffers this rank sends."""
+        """Indices of the buffers that this rank sends, of ``count``."""
         return range(self.replica, count, self.replicas)
 
 
 def held(heads: int, size: int, rank: int) -> range:
-    """Heads that a rank of ``size`` holds: a part of them, or one that consecutive ranks hold alike.
+    """Heads that a rank of ``size`` holds: an equal part, or one head that consecutive ranks replicate.
 
     Raises:
         PlanError: the heads do not divide over the ranks.
@@ -114,9 +114,9 @@ def share(heads: int, prefill: int, decode: int, source: int, target: int) -> Sh
 
 
 def total_heads(prefill: int, source_heads: int, decode: int, target_heads: int) -> int:
-    """KV heads of a model of which a prefill rank holds ``source_heads`` and a decode rank ``target_heads``.
+    """KV heads of a model if a prefill rank holds ``source_heads`` of them and a decode rank ``target_heads``.
 
-    Where both hold one, each number up to the smaller size moves the same bytes, and the largest is returned.
+    If both hold one, every number up to the smaller size moves the same bytes, and the largest is returned.
 
     Raises:
         PlanError: no number of heads gives both.
@@ -134,7 +134,7 @@ def heads_in(item_bytes: int, page_size: int, head_bytes: int) -> int:
     """Heads in a page of ``item_bytes`` of one buffer.
 
     Raises:
-        PlanError: it does not hold whole heads.
+        PlanError: the page does not hold whole heads.
     """
     heads, rest = divmod(item_bytes, page_size * head_bytes)
     if rest or not heads:
@@ -146,7 +146,7 @@ def heads_in(item_bytes: int, page_size: int, head_bytes: int) -> int:
 
 
 def newest(source: Sequence[Index], target: Sequence[Index], what: str) -> Sequence[Index]:
-    """Source pages for ``target``, where both end at the same token: what the decode server has already is cut from the front.
+    """Source pages for ``target``. Both end at the same token, so pages that the decode server already has are cut from the front.
 
     Raises:
         PlanError: the decode server asks for more pages than there are.
@@ -157,7 +157,7 @@ def newest(source: Sequence[Index], target: Sequence[Index], what: str) -> Seque
 
 
 def pages(tokens: int, prefix: int, page_size: int, window: int | None) -> range:
-    """Positions of the pages of a request that are sent: behind what the decode server has, and in the window of the last token.
+    """Positions of a request's pages that are sent: after the decode server's prefix and within the last token's window.
 
     Args:
         prefix: tokens that the decode server has in its cache.
@@ -184,7 +184,7 @@ def link_bytes(
 
 
 def least_bytes(groups: Sequence[Group], decode: int, tokens: int, page_size: int = 1, prefix: int = 0) -> int:
-    """Bytes that the decode ranks hold of these pages: none can be left out, since no rank reads another's memory."""
+    """Least bytes for these pages: what the decode ranks hold of them, since no rank reads another's memory."""
     count = {group.name: len(pages(tokens, prefix, page_size, group.window)) * page_size for group in groups}
     return decode * sum(count[group.name] * len(held(group.heads, decode, 0)) * sum(group.sizes) for group in groups)
 

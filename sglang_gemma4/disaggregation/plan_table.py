@@ -13,13 +13,13 @@ from sglang_gemma4.tiny import real_sizes
 
 MIB = 2**20
 SCALED, SCALE_BYTES = ("int8_per_token_head", "fp8_per_token_head"), 4
-"""Those of ``kernels.kv_cache.formats``, which imports torch: a second of every command's start."""
+"""Copied from ``kernels.kv_cache.formats``, whose torch import would add a second to the start of every command."""
 KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, **dict.fromkeys(SCALED, 1)}
 SIZES = tuple(real_sizes.SIZES)
 
 
 def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
-    """Full and sliding layers of a released size that own their KV.
+    """The full and the sliding layers that own their KV in a released model size.
 
     Args:
         kv_cache_dtype: one of :data:`KV_BYTES`.
@@ -42,7 +42,7 @@ def groups(name: str, kv_cache_dtype: str = "bfloat16") -> tuple[Group, Group]:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one request moves between two servers: sizes in ranks, tokens of the prompt, and those of them that the decode server has."""
+    """What one request moves from ``prefill`` to ``decode`` ranks: ``tokens`` of the prompt, ``prefix`` of them on the decode server."""
 
     kinds: Sequence[Group]
     prefill: int
@@ -52,7 +52,7 @@ class Transfer:
     prefix: int = 0
 
     def links(self) -> dict[tuple[int, int], int]:
-        """Bytes by prefill and decode rank.
+        """Bytes by (prefill rank, decode rank).
 
         Raises:
             PlanError: the sizes do not divide.
@@ -66,7 +66,7 @@ class Transfer:
         return part
 
     def sums(self) -> dict[str, float]:
-        """Bytes moved, the least that could be, copies of replicated heads avoided, and the busiest prefill rank over the mean."""
+        """Bytes moved, their ratio to the least possible, replicated bytes avoided, and the busiest prefill rank's bytes over the mean."""
         links = self.links()
         ranks, moved = _by_source(links), sum(links.values())
         least = plan.least_bytes(self.kinds, self.decode, self.tokens, self.page_size, self.prefix)
@@ -122,7 +122,7 @@ def _sums(transfer: Transfer) -> list[str]:
 
 
 def _cell(group: Group, part: plan.Share) -> str:
-    """``4 of 8 from 0 to 0, 10 of 10``: heads of those that the model has, where from and where to, buffers sent."""
+    """``4 of 8 from 0 to 0, 10 of 10``: heads sent of the model's, first head on each side, and buffers sent of the rank's."""
     place = f"{part.heads} of {group.heads} from {part.source} to {part.target}"
     return f"{place}, {len(part.entries(group.entries))} of {group.entries}"
 

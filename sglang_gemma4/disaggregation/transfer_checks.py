@@ -1,4 +1,4 @@
-"""Prefill and decode on servers of their own."""
+"""Hooks for prefill and decode on separate servers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from sglang_gemma4.patching import Seam, decline, hooks
 
 
 def recurrent_hidden(original: Callable[[Any, Any], Any], model_config: Any, algorithm: Any) -> Any:
-    """Around ``get_draft_recurrent_hidden_state_spec_from_config``: width and dtype of what a draft step hands to the next."""
+    """Around ``get_draft_recurrent_hidden_state_spec_from_config``: width and dtype of the state that a draft step passes to the next."""
     width, dtype = original(model_config, algorithm)
     if not algorithm.is_frozen_kv_mtp():
         return width, dtype
@@ -15,7 +15,7 @@ def recurrent_hidden(original: Callable[[Any, Any], Any], model_config: Any, alg
 
 
 def without_draft_pool(_queue: Any, *args: Any, **kwargs: Any) -> Any:
-    """Before the queues' constructors, which the scheduler calls by keywords: a frozen draft's pool of 64 slots holds nothing to send."""
+    """Before the queues' constructors, called by keywords: drop a frozen-KV draft's pool, whose 64 slots hold nothing to send."""
     if kwargs["scheduler"].spec_algorithm.is_frozen_kv_mtp():
         kwargs["draft_token_to_kv_pool"] = None
     return (_queue, *args), kwargs
@@ -45,14 +45,14 @@ MANAGERS = {
         Seam(f"{MOONCAKE}.maybe_send_extra", "around", f"{OURS}.mooncake:cut_state", "e939935d1194"),
     ),
 }
-"""Hooks of a backend's manager. Its module is imported when a server asks for it, not when the package is loaded: Mooncake's imports
-prometheus_client, which decides then whether the processes of a server count together."""
+"""Hooks of each backend's manager. A manager's module is imported only when a server uses it: Mooncake's imports prometheus_client,
+which decides on import whether the processes of a server count together."""
 
 _hooked: set[str] = set()
 
 
 def hook_manager(transfer_backend: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``get_kv_class``, which every disaggregated server calls: hook that backend's manager, once."""
+    """Before ``get_kv_class``, which every disaggregated server calls: hook the manager of ``transfer_backend``, once."""
     name = str(getattr(transfer_backend, "value", transfer_backend))
     if name not in MANAGERS or name in _hooked:
         return
