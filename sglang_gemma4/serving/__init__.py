@@ -1,1 +1,1 @@
-"""What stands between a client and the engine: starting the server, tool calls."""
+"""Between a client and the engine: server start, checks of requests, grammars, answers and tool calls."""

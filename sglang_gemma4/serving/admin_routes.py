@@ -1,14 +1,14 @@
-"""No administrative route ends or stops the server: what one cannot do is its answer, with status 400."""
+"""Hooks of administrative routes: a request that cannot be done is answered with status 400, and never ends or stops the server."""
 
 from collections.abc import Callable
 from typing import Any
 
 _released: set[str] = set()
-"""Kinds of memory that this process has had released."""
+"""Kinds of memory that are released, as requested through this process."""
 
 
 def guard_handlers(_result: None, scheduler: Any) -> None:
-    """After ``Scheduler.init_request_dispatcher``."""
+    """After ``Scheduler.init_request_dispatcher``: guard every administrative handler."""
     from sglang_gemma4.serving import control_guard
 
     control_guard.guard_all(scheduler._request_dispatcher._mapping)
@@ -71,7 +71,7 @@ def refuse_without_memory(_manager: Any, _obj: Any, _request: Any = None) -> Non
 
 
 async def profile(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around ``_execute_profile``: a profile that is begun twice, or ended before it began, is the caller's error.
+    """Around ``_execute_profile``: starting a profile twice, or stopping one that was not started, is the caller's error.
 
     Raises:
         RefusedError: with status 400 and why.
@@ -85,8 +85,7 @@ async def profile(original: Callable[..., Any], manager: Any, request: Any) -> A
 
 
 def judge_logging(_manager: Any, obj: Any) -> None:
-    """Before ``TokenizerManager.configure_logging``.
-
+    """Before ``TokenizerManager.configure_logging``: check the values.
     Raises:
         RefusedError: with status 400 and why.
     """
@@ -99,7 +98,7 @@ def judge_logging(_manager: Any, obj: Any) -> None:
 
 
 def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
-    """Before the HTTP server starts: who can reach its port can use every route, unless a key is set."""
+    """Before the HTTP server starts: warn if anyone who reaches its port can use every route."""
     import logging
 
     from sglang.srt.runtime_context import get_serving
@@ -113,5 +112,5 @@ def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _enforced(serving: Any) -> bool:
-    """Whether --admin-api-key is looked at: SGLang's servers of several tokenizer processes do not."""
+    """Whether SGLang checks --admin-api-key: it does not with several tokenizer processes."""
     return bool(serving.admin_api_key) and serving.tokenizer_worker_num == 1

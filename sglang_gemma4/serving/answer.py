@@ -6,11 +6,11 @@ An answer is text with markers, each a single token of the model::
     Rome it is.
     <channel|>Let me look.<|tool_call>call:weather{city:<|"|>Rome<|"|>}<tool_call|>
 
-Models also write ``call:weather(city="Rome")``, behind the marker or, after long prompts, without it. Without the marker it is a call only
-if it begins a line outside code blocks, or stands behind a thought or another call, and names a declared tool.
+Models also write ``call:weather(city="Rome")``, after the marker or, with long prompts, without it. Without the marker it is a call only
+if it names a declared tool. It must also begin a line outside code blocks, or follow a thought or another call.
 
-The result does not depend on how the answer is cut into pieces. The reader holds back only what may still become a marker or such a call,
-and up to ``string_ends.LIMIT`` characters behind a ``<tool_call|>`` in a string, which may have ended the call.
+The result does not depend on how the answer is cut into pieces. The reader holds back only what may still become a marker or such a call.
+After a ``<tool_call|>`` in a string, which may have ended the call, it holds back up to ``string_ends.LIMIT`` characters.
 """
 
 import functools
@@ -73,9 +73,9 @@ class AnswerReader(AnswerParts):
         self._from_thought = False  # the call being read began in a thought
         self._name = ""
         self._rest = ""
-        self._place = 0  # of the text being read, in the answer
-        self._doubt = Doubt()  # about an end marker in a string
-        self._again = ""  # text to read before the rest
+        self._place = 0  # offset in the answer of the text being read
+        self._doubt = Doubt()  # whether an end marker in a string ended the call
+        self._again = ""  # text to read again before the rest
         self._step: Callable[[str, int], int] = self._thought_text if in_thought else self._unmarked if unmarked else self._text
 
     @property
@@ -100,7 +100,7 @@ class AnswerReader(AnswerParts):
         self._place, self._rest = self._place + at, text[at:]
 
     def finish(self) -> list[Part]:
-        """The answer has ended: the parts of what was held back. A call that was cut off is returned as far as it came."""
+        """End the answer: returns the parts that were held back. A call that was cut off is returned as far as it came."""
         while self._step == self._doubtful:
             self._decide(self._doubt.at_end(self._rest))
             self._read("")
@@ -119,7 +119,7 @@ class AnswerReader(AnswerParts):
         self._space, self._newline = [], ""
         return self._taken()
 
-    # Steps: each reads some text and returns where it stopped. One that neither advances nor changes the step waits for more text.
+    # Steps: each reads some text and returns where it stopped. A step that neither advances nor changes ``_step`` waits for more text.
 
     def _unmarked(self, text: str, at: int) -> int:
         """The answer's first characters: a thought without its marker, or anything else."""
@@ -195,7 +195,7 @@ class AnswerReader(AnswerParts):
         return at
 
     def _behind_thought(self, text: str, at: int) -> int:
-        """A call without its marker may begin here. Where calls stay in the text, an end marker says so to their reader."""
+        """After a thought: a call without its marker may begin. If calls stay in the text, an end marker tells the next parser so."""
         if self.tools is None and CALL_START in self._in_text and self._text_before:
             blanks = _BLANKS.match(text, at)
             begins = blanks.end() if blanks else at
@@ -259,14 +259,14 @@ class AnswerReader(AnswerParts):
         return stop
 
     def _doubtful(self, text: str, at: int) -> int:
-        """Behind the end marker in a string."""
+        """After an end marker in a string: read on until it is decided whether the call has ended."""
         at, goes_on = self._doubt.read(text, at, self._place)
         if goes_on is not None:
             self._decide(goes_on)
         return at
 
     def _decide(self, goes_on: bool) -> None:
-        """End the doubt: the marker is text of the string, or it ended the call. Read again what was taken behind it."""
+        """Decide whether the marker is text of the string or ended the call, and read again what was taken after the marker."""
         assert self._arguments is not None
         self._again = self._doubt.behind()
         self._arguments.decide(goes_on)
@@ -278,7 +278,7 @@ class AnswerReader(AnswerParts):
             self._step, self._as_text = self._text, False
 
     def _tail(self, text: str, at: int) -> int:
-        """After a call's last bracket: its end marker, maybe after surplus brackets and delimiters."""
+        """After a call's last bracket: the end marker, which surplus brackets and delimiters may precede."""
         if stray := _STRAY.match(text, at):
             self._space.append("".join(character for character in stray.group() if character.isspace()))
             return stray.end()
@@ -295,7 +295,7 @@ class AnswerReader(AnswerParts):
     # Shared by the steps.
 
     def _until(self, markers: tuple[str, ...], text: str, at: int, take: Callable[[str], None]) -> tuple[int, str]:
-        """Pass the text before the next marker to ``take``; returns the place behind the marker, and it or "" if there is none yet."""
+        """Pass the text before the next marker to ``take``. Returns the place after the marker and the marker, or "" if none has come."""
         found = _any_of(markers).search(text, at)
         stop = found.start() if found else len(text) - partial(text, at, markers)
         if stop > at:

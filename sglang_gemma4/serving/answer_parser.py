@@ -1,4 +1,4 @@
-"""Thoughts and tool calls are read by one state machine: linear time, the same streamed or not."""
+"""Hooks that read thoughts and tool calls with one state machine: in linear time, and with the same result streamed or not."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +11,7 @@ def keep_markers(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> Non
 
 
 def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``OpenAIServingChat._process_messages``: a template may open the thought itself, as after a tool's result."""
+    """After ``OpenAIServingChat._process_messages``: note if the template opened a thought, as it does after a tool's result."""
     from sglang_gemma4.serving.markers import THOUGHT_START
     from sglang_gemma4.serving.open_thoughts import opening_of
     from sglang_gemma4.serving.thought_tokens import OPEN_THOUGHT
@@ -25,14 +25,14 @@ def remember_open_thought(result: Any, server: Any, request: Any, *_args: Any, *
 
 
 async def hand_on_prefix(original: Callable[..., Awaitable[Any]], server: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``OpenAIServingResponses._make_request``, which renders a temporary request: the answer is parsed by ``request``."""
+    """Around ``OpenAIServingResponses._make_request``: copy the prefix from the temporary request it renders to ``request``."""
     made = await original(server, request, *args, **kwargs)
     request._response_parser_prefix = getattr(made[3], "gemma4_prefix", request._response_parser_prefix)
     return made
 
 
 def know_tools(_result: None, parser: Any, tools: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``FunctionCallParser.__init__``: which text is a call depends on the declared tools."""
+    """After ``FunctionCallParser.__init__``: pass on the declared tools, which decide what text is a call."""
     from sglang_gemma4.serving.answer_parsers import ToolCalls
 
     if isinstance(parser.detector, ToolCalls):
@@ -40,7 +40,7 @@ def know_tools(_result: None, parser: Any, tools: Any, *_args: Any, **_kwargs: A
 
 
 def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = None, **_kwargs: Any) -> None:
-    """After ``ReasoningParser.__init__``, for an answer whose prompt left a thought open."""
+    """After ``ReasoningParser.__init__``: begin inside a thought if the prompt left one open."""
     from sglang_gemma4.serving.markers import THOUGHT_START
 
     asked = request if request is not None else next(iter(args[3:4]), None)
@@ -49,7 +49,7 @@ def go_on_with_thought(_result: None, parser: Any, *args: Any, request: Any = No
 
 
 def order_chunks(original: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``OpenAIServingChat._generate_stream_content``: text of a step that ends a call comes behind the call's arguments."""
+    """Around ``OpenAIServingChat._generate_stream_content``: in a step that ends a call, its arguments are sent before text."""
     from sglang_gemma4.serving.chunk_order import continuing_first
 
     chunks = original(server, *args, **kwargs)
@@ -68,7 +68,7 @@ def keep_reason(original: Callable[..., Any], server: Any, text: str, tools: Any
 
 
 def close_cut_call(serving: Any, response: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``AnthropicServing._convert_response``: of a call that the answer ended in, what is known is sent, as when streamed."""
+    """Before ``AnthropicServing._convert_response``: a call that was cut off is sent as far as it came, as when streamed."""
     from sglang_gemma4.serving.past_calls import close_last
 
     if serving.openai_serving_chat.is_gemma4 and response.choices:
@@ -76,7 +76,7 @@ def close_cut_call(serving: Any, response: Any, *_args: Any, **_kwargs: Any) -> 
 
 
 def repair_history(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``OpenAIServingChat._apply_jinja_template``: calls that were cut off or have no arguments can be rendered."""
+    """Before ``OpenAIServingChat._apply_jinja_template``: repair calls that were cut off or have no arguments, so that they render."""
     from sglang_gemma4.serving.past_calls import repair
 
     if server.is_gemma4:
@@ -84,7 +84,7 @@ def repair_history(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> No
 
 
 def find_markers(_result: None, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Scheduler.init_tokenizer``: the markers' ids are kept with the model's configuration."""
+    """After ``Scheduler.init_tokenizer``: store the markers' token ids in the model's configuration."""
     from sglang.srt.runtime_context import get_serving
 
     from sglang_gemma4.serving.thought_tokens import MarkerIds
@@ -94,7 +94,7 @@ def find_markers(_result: None, scheduler: Any, *_args: Any, **_kwargs: Any) -> 
 
 
 def count_thoughts(original: Callable[..., None], processor: Any, req: Any, next_token_id: Any) -> None:
-    """Around ``SchedulerBatchResultProcessor._maybe_update_reasoning_tokens``; the tokens are in the request's answer."""
+    """Around ``SchedulerBatchResultProcessor._maybe_update_reasoning_tokens``: count thought tokens in the request's answer so far."""
     from sglang_gemma4.serving import thought_tokens
 
     ids = getattr(processor.model_config, "gemma4_marker_ids", None)
@@ -106,7 +106,7 @@ def count_thoughts(original: Callable[..., None], processor: Any, req: Any, next
 
 
 def leave_out_the_stop(_accumulator: Any, *, req: Any) -> None:
-    """Before an answer's part is sent: tokens behind its stop were counted, but are not part of it."""
+    """Before part of an answer is sent: leave tokens after the stop out of the count, as they are not part of the answer."""
     from sglang_gemma4.serving import thought_tokens
 
     ids = getattr(req, "gemma4_marker_ids", None)

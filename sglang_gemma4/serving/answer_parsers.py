@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 class ToolCalls(StockToolCalls):  # type: ignore[misc]
     """SGLang's ``gemma4`` tool-call parser: text and calls of an answer without its thoughts, whole or streamed.
 
-    Calls are numbered in their order, whichever tool they name.
+    Calls are numbered in order, whichever tool they name.
 
     Attributes:
-        incomplete_tool_call_indices: the number of the call inside which the answer ended, for SGLang's endpoints.
+        incomplete_tool_call_indices: the index of the call inside which the answer ended, for SGLang's endpoints.
         tools: the declared tools; None if they are not known before an answer is parsed.
     """
 
@@ -44,7 +44,7 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
         self.incomplete_tool_call_indices: set[int] = set()
 
     def has_tool_call(self, text: str) -> bool:
-        """Whether parsing takes something out of the text: a call, or a lone end marker. Text that only names a call stays."""
+        """Whether parsing removes something from the text: a call, or a stray end marker. Text that only names a call stays."""
         if not (CALL_START in text or CALL_END in text or UNMARKED_HEAD.search(text)):
             return False
         if self.tools is None:
@@ -72,7 +72,7 @@ class ToolCalls(StockToolCalls):  # type: ignore[misc]
         return StreamingParseResult(normal_text=text_parts, calls=list(whole.values()))
 
     def _read(self, text: str, tools: list[Tool]) -> tuple[list[Part], AnswerReader]:
-        """The parts of a whole answer and their reader: SGLang asks two or three times about one answer, which is read once."""
+        """The parts of a whole answer and their reader. SGLang asks two or three times about one answer; it is read once."""
         if self._whole is None or self._whole[0] is not text or self._whole[1] is not tools:
             reader = _reader(tools)
             self._whole = text, tools, [*reader.read(text), *reader.finish()], reader
@@ -113,7 +113,7 @@ class Thoughts(StockThoughts):  # type: ignore[misc]
 
     def __init__(self, *args: Any, tool_call_parser_active: bool = False, **kwargs: Any) -> None:
         if not isinstance(kwargs.get("previous_content", ""), str):
-            kwargs["previous_content"] = ""  # a list of content parts, in which stock would look for its markers
+            kwargs["previous_content"] = ""  # it was a list of content parts, in which stock would look for markers
         super().__init__(*args, **kwargs)
         self._calls = tool_call_parser_active
         before = self._begin()
@@ -187,7 +187,7 @@ def _items(parts: Iterable[Part], last: int) -> tuple[str, list[ToolCallItem]]:
 
 
 def is_whole(arguments: str) -> bool:
-    """Whether a call's arguments are a JSON text, as those of every call are that the answer did not end in."""
+    """Whether a call's arguments are valid JSON, which they are unless the answer ended inside the call."""
     try:
         json.loads(arguments, strict=False)
     except (ValueError, RecursionError):

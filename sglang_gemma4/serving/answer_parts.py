@@ -4,7 +4,7 @@ import itertools
 from typing import Literal, NamedTuple
 
 KEPT = 66
-"""Characters of the text that are kept, to see where a line begins and a fence stands."""
+"""Number of last characters of the text to keep, to find line starts and code fences."""
 FENCE = "```"
 
 
@@ -20,9 +20,9 @@ class AnswerParts:
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
-        self._space: list[str] = []  # white space behind a call, dropped if another call or nothing follows
-        self._last = ""  # the text's last characters; "" behind a call or a thought
-        self._fences = 0  # of code blocks so far
+        self._space: list[str] = []  # white space after a call, dropped if another call or nothing follows
+        self._last = ""  # the text's last characters; "" after a call or a thought
+        self._fences = 0  # code fences so far
         self._newline = ""  # at the end of a thought; dropped with the end marker if nothing follows
         self._between = ""  # separates the next words of a thought from those before
         self._thought_before = False

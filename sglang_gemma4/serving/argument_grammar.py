@@ -1,6 +1,6 @@
 """The grammar of a tool's arguments in Gemma 4's syntax, from the JSON schema of its parameters.
 
-Objects have bare keys, strings stand between ``<|"|>``, the rest is as in JSON without spaces. Keys come in the order of the chat
+Objects have bare keys, strings are enclosed in ``<|"|>``, and the rest is JSON without spaces. Keys come in the order of the chat
 template (by name, ignoring case), or in any order if an object has few. As in SGLang's JSON grammars, an object that declares
 properties has no others unless its schema allows them.
 """
@@ -18,14 +18,14 @@ from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, S
 from sglang_gemma4.serving.string_grammar import free_text, pattern
 
 ANY_ORDER = 4
-"""Up to this many properties may come in any order: the number of an object's rules is exponential in it."""
+"""Up to this many properties may come in any order: the number of an object's rules is exponential in their number."""
 ITEMS = 1024
 """A ``maxItems`` or ``minItems`` beyond this is not enforced."""
 
 LARGEST = 1e40
 """Bounds of numbers beyond this are refused: their grammar grows with the square of their digits."""
 
-_OF_PATTERNS = 16  # steps for each of their characters, which may be a range of a class
+_OF_PATTERNS = 16  # steps of work per character of a pattern, which may stand for a range of a class
 _CLOSING = ("additionalProperties", "unevaluatedProperties")
 
 
@@ -123,7 +123,7 @@ class ArgumentGrammar:
         """Lower and upper bound, and whether each is exclusive.
 
         Raises:
-            SchemaError: a bound is no number, or larger than the numbers that the grammar writes.
+            SchemaError: a bound is not a number, or is beyond ``LARGEST``.
         """
         low, high = shape.get("minimum"), shape.get("maximum")
         above, below = shape.get("exclusiveMinimum"), shape.get("exclusiveMaximum")
@@ -169,7 +169,7 @@ class ArgumentGrammar:
         if not first:
             more = Repeat((Text(","), other), max(least - 1, 0), None if most is None else most - 1)
             return [*([(Text("[]"),)] if least == 0 else []), (Text("["), other, more, Text("]"))]
-        # after[n]: what may follow n items of the first ones.
+        # ``after`` matches what may follow the first ``place`` items.
         count = len(first) if most is None else min(len(first), most)
         rest = Repeat((Text(","), other), max(least - count, 0), None if most is None else most - count)
         after = self.rules.add("items", [(rest, Text("]"))])
@@ -206,7 +206,7 @@ class ArgumentGrammar:
         return None if "properties" in shape and "patternProperties" not in shape else True
 
     def _fields(self, pairs: Sequence[Ref], required: Sequence[bool], extra: Ref | None) -> Ref:
-        """The inside of an object. A state is the set of fields written so far, or passed if they come in order."""
+        """The inside of an object. A state is the set of fields written so far, or their number passed if they come in order."""
         if len(pairs) > ANY_ORDER:
             return self._fields_in_order(pairs, required, extra)
         states: dict[tuple[int, bool], Ref] = {}
@@ -235,7 +235,7 @@ class ArgumentGrammar:
         return start
 
     def _fields_in_order(self, pairs: Sequence[Ref], required: Sequence[bool], extra: Ref | None) -> Ref:
-        """The inside of an object whose fields come in their order: a state is how many were passed, and whether one was written."""
+        """The inside of an object whose fields come in order. A state is how many were passed, and whether one was written."""
         unwritten = required.index(True) + 1 if True in required else len(pairs) + 1  # nothing is written before the first required one
         states = [[self.rules.reserve("fields") for _ in range(count)] for count in (unwritten, len(pairs) + 1)]
         for begun in (False, True):

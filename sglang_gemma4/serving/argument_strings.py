@@ -2,7 +2,7 @@
 
 A delimiter ends a string if a bracket, a comma or another value follows. If text follows, the delimiter is stray and the string goes on.
 If the string ends in ``,name:`` before that delimiter, it has lost its own: the delimiter begins the value of ``name``.
-The caller decides whether ``<tool_call|>`` inside a string is text, from the text behind it.
+The caller decides whether ``<tool_call|>`` inside a string is text, from the text after it.
 """
 
 import re
@@ -37,7 +37,7 @@ def marker_at(text: str, at: int) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """The text of a string in Python's single quotes."""
+    """The value of a Python string in single quotes."""
     return _PYTHON_ESCAPE.sub(lambda escape: _MEANS.get(escape[1], escape[0]), text)
 
 
@@ -61,11 +61,11 @@ class ArgumentStrings(ArgumentsJson):
     def _reset(self) -> None:
         self._held: list[str] = []  # a key or value that is not written yet
         self._tail = ""  # the end of a string that may belong to what follows
-        self._gap = ""  # white space behind a string's delimiter
-        self._delimiters = 0  # behind the string
-        self._calls = 0  # begun inside the string
+        self._gap = ""  # white space after a string's delimiter
+        self._delimiters = 0  # delimiters after the string
+        self._calls = 0  # calls begun inside the string
         self._of_key = False  # the string in single quotes is a key
-        self._single_quotes = True  # they begin a string
+        self._single_quotes = True  # single quotes begin a string
 
     def _open_string(self) -> None:
         self._begin()
@@ -93,7 +93,7 @@ class ArgumentStrings(ArgumentsJson):
         return found.end()
 
     def _add(self, piece: str) -> None:
-        """More of the string: write all but what may belong to what follows."""
+        """Add ``piece`` to the string: write all but the end that may belong to what follows."""
         text = self._tail + piece
         tail = _TAIL.search(text, max(len(text) - _LONGEST_TAIL, 0))
         stop = tail.start() if tail else len(text)
@@ -102,7 +102,7 @@ class ArgumentStrings(ArgumentsJson):
             self.json.append(escaped(text[:stop]))
 
     def _without_closers(self) -> str:
-        """The string's end without the brackets that would close the call, which a marker behind them confirms."""
+        """The string's end without the brackets that close the call, as a marker after them confirms."""
         text = self._tail
         for opened in self._open:
             if not text.rstrip().endswith(opened.closer):
@@ -111,7 +111,7 @@ class ArgumentStrings(ArgumentsJson):
         return text
 
     def decide(self, goes_on: bool) -> None:
-        """Whether the string goes on behind a marker, which then is its text; else the marker ended the call."""
+        """Set whether the string goes on after the marker, which then is text; otherwise the marker ended the call."""
         self.doubtful = False
         if goes_on:
             self._add(CALL_END)
@@ -120,7 +120,7 @@ class ArgumentStrings(ArgumentsJson):
             self._cut()
 
     def _closing_from(self, closers: str) -> int:
-        """Where in ``closers`` those begin that close the innermost values; those before are text."""
+        """Index in ``closers`` of the first bracket that closes an open value; brackets before it are text."""
         opened = "".join(one.closer for one in reversed(self._open[1:]))
         return next(n for n in range(len(closers) + 1) if opened.startswith("".join(closers[n:].split())))
 
@@ -129,7 +129,7 @@ class ArgumentStrings(ArgumentsJson):
         self._tail, self._step = "", self._after
 
     def _closing(self, text: str, at: int) -> int:
-        """Behind a string's delimiter."""
+        """After a string's delimiter."""
         if space := SPACE.match(text, at):
             self._gap += space.group()
             return space.end()
@@ -141,7 +141,7 @@ class ArgumentStrings(ArgumentsJson):
             self._delimiters += 1
             return at + len(STRING)
         if marker:
-            self._tail = self._without_closers()  # they stand before the delimiter
+            self._tail = self._without_closers()  # the brackets came before the delimiter
         if marker or found == "," or self._ends(found):
             self._close_string()
             return at
@@ -185,7 +185,7 @@ class ArgumentStrings(ArgumentsJson):
         return stop
 
     def _quoted(self, text: str, at: int) -> int:
-        """A string in JSON's quotes, which are not part of the format but models write them."""
+        """A string in JSON's quotes, which models write although they are not part of the format."""
         at, done = self._until_quote(text, at, self.json.append)
         if done:
             self.json.append('"')
@@ -216,7 +216,7 @@ class ArgumentStrings(ArgumentsJson):
         return at + 1, False
 
     def _single(self, text: str, at: int) -> int:
-        """A string in Python's single quotes: held until it is known to end in one, since text may begin with an apostrophe."""
+        """A string in Python's single quotes: held until its end quote comes, since text may begin with an apostrophe."""
         if run := _SINGLE.match(text, at):
             self._held.append(run.group())
             return run.end()
@@ -258,7 +258,7 @@ class ArgumentStrings(ArgumentsJson):
         return at
 
     def _as_apostrophe(self) -> None:
-        """The single quote began no string: read what was held without it having one."""
+        """The single quote began no string: read the held text again with the quote as text."""
         text, self._held = "'" + "".join(self._held), []
         self._step, self._single_quotes = self._key if self._of_key else self._value, False
         self._reread(text)

@@ -1,4 +1,4 @@
-"""JSON of a tool call's arguments, written in pieces that are never revised."""
+"""Writes the JSON of a tool call's arguments in pieces that are never revised."""
 
 import json
 import re
@@ -14,17 +14,17 @@ _ESCAPES = re.compile(rf"\\\\|{HIGH}{LOW}|(?P<half>{HIGH}|{LOW})")
 
 
 def encodable(text: str) -> str:
-    """``text`` with U+FFFD in place of lone surrogates, which UTF-8 cannot encode."""
+    """``text`` with U+FFFD in place of unpaired surrogates, which UTF-8 cannot encode."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def without_halves(text: str) -> str:
-    """JSON ``text`` with U+FFFD in place of escaped lone surrogates."""
+    """JSON ``text`` with U+FFFD in place of escaped unpaired surrogates."""
     return _ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text)
 
 
 def escaped(text: str) -> str:
-    """``text`` escaped for a JSON string, without lone surrogates."""
+    """``text`` escaped for a JSON string, without unpaired surrogates."""
     return json.dumps(encodable(text), ensure_ascii=False)[1:-1]
 
 
@@ -33,7 +33,7 @@ class _Open:
     """An object or array that is not closed yet: what closes it, its schemas and how many values it has."""
 
     closer: str
-    """``}`` or ``]``; ``)`` of a call in round brackets."""
+    """``}`` or ``]``; ``)`` for a call in round brackets."""
     schemas: Schemas
     count: int = 0
     inside: Schemas = UNKNOWN
@@ -62,11 +62,11 @@ class ArgumentsJson:
         return self._open[-1]
 
     def _ends(self, found: str) -> bool:
-        """Whether a character ends what is open; round brackets do in a call that began with one."""
+        """Whether a character is a closing bracket; a round one is only in a call that began with one."""
         return found in "}]" or (found == ")" and self._closers[")"] > 0)
 
     def _reclose(self, closer: str) -> None:
-        """The arguments end at ``closer``, whatever they began with."""
+        """Make the arguments end at ``closer``, whatever bracket they began with."""
         self._open[0].closer = closer
         self._closers = Counter(closer)
 
@@ -99,7 +99,7 @@ class ArgumentsJson:
         return closed.closer
 
     def _pop_to(self, closer: str) -> bool:
-        """Close what ``closer`` ends and all inside it. Returns False if nothing open ends there.
+        """Close the innermost value that ``closer`` ends, and all inside it. Returns False if there is none.
 
         A curly bracket also ends a call that began with a round one, if nothing else is open.
         """

@@ -1,6 +1,6 @@
-"""Values without delimiters in a tool call's arguments: where they end.
+"""Finds where values without delimiters in a tool call's arguments end.
 
-In an object a comma ends one only if a key follows: ``city:Rome, Italy<|"|>,days:5`` has lost a delimiter, and its city has a comma.
+In an object a comma ends such a value only if a key follows: ``city:Rome, Italy<|"|>,days:5`` lost a delimiter, and its city has a comma.
 """
 
 import re
@@ -22,8 +22,8 @@ class BareArguments(ArgumentStrings):
 
     def _reset(self) -> None:
         super()._reset()
-        self._more: list[str] = []  # behind a bare value and a comma: the next key, or more of the value
-        self._round = 0  # round brackets open in a bare value
+        self._more: list[str] = []  # after a bare value and a comma: the next key, or more of the value
+        self._round = 0  # number of open round brackets in a bare value
 
     def _bare(self, text: str, at: int) -> int:
         if run := _BARE.match(text, at):
@@ -43,7 +43,7 @@ class BareArguments(ArgumentStrings):
         return at
 
     def _continued(self, text: str, at: int) -> int:
-        """Behind a bare value and a comma in an object: the next key, or more of the value if the value's end comes first."""
+        """After a bare value and a comma in an object: the next key, or more of the value if the value's end comes first."""
         if not self._more and (space := SPACE.match(text, at)):
             self._gap += space.group()
             return space.end()
@@ -71,7 +71,7 @@ class BareArguments(ArgumentStrings):
         return at + 1
 
     def _angle(self, text: str, at: int, text_so_far: list[str]) -> int:
-        """A ``<`` in or behind a bare value: a marker ends the value."""
+        """A ``<`` in or after a bare value: a marker ends the value."""
         marker = marker_at(text, at)
         if marker is None:
             return at
@@ -86,7 +86,7 @@ class BareArguments(ArgumentStrings):
         return at
 
     def _delimiter(self) -> None:
-        """A delimiter stands where the step is."""
+        """Handle a delimiter at the current step."""
         if self._step == self._value:
             self._open_string()
         elif self._step in (self._bare, self._continued):
@@ -97,15 +97,15 @@ class BareArguments(ArgumentStrings):
             self._end_key()
 
     def _join(self) -> None:
-        """What stands behind the comma belongs to the bare value."""
+        """Append the text after the comma to the bare value."""
         if self._more:
             self._held += [",", self._gap, *self._more]
         self._gap, self._more = "", []
 
     def _in_key(self, separator: str, key: list[str]) -> bool:
-        """Whether a declared key goes on with a separator."""
+        """Whether ``separator`` is part of a key that ``key`` begins."""
         if len(self._open) > 1 and self._open[0].closer == "}" and not self._inside.schemas.keys("properties"):
-            return True  # an environment, labels: in an object of any keys, of a call in curly brackets, only a colon ends one
+            return True  # an inner object with free keys (environment, labels) of a call in curly brackets: only a colon ends a key
         begun = "".join(key).lstrip() + separator
         return any(name.startswith(begun) for name in self._inside.schemas.keys("properties"))
 

@@ -13,7 +13,7 @@ _OTHER_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eE][+-]?[0-9]+)?")
 def bare(text: str, schemas: Schemas) -> str:
     """JSON of a value without delimiters: true, false, null, a number, or else a string.
 
-    It is a string if the schema allows strings but not the kind that is written: a zip code 02139 keeps its zero.
+    It is a string if the schema allows strings but not the type that is written: a zip code 02139 keeps its zero.
     """
     text = text.strip()
     allowed = types(schemas)

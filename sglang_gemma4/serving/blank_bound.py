@@ -1,8 +1,8 @@
-"""How many blanks may stand in a row in a JSON answer, between its keys, values and brackets.
+"""Limits how many consecutive blanks a JSON answer may have between its keys, values and brackets.
 
-A model that may write blanks without end behind a key or a value often does, until ``max_tokens``. The grammars stay as they are and masks
-lose the tokens that would exceed the bound: xgrammar's own bound in a grammar makes each mask between values take 0.2 ms longer with the
-released vocabulary. Blanks inside strings are text.
+A model that may write unlimited blanks after a key or a value often does, until ``max_tokens``. The grammars stay as they are. Tokens that
+would exceed the limit are removed from the masks instead: xgrammar's own limit in a grammar makes each mask between values take 0.2 ms
+longer with the released vocabulary. Blanks inside strings are text.
 """
 
 import json
@@ -12,22 +12,22 @@ from typing import Any
 import numpy as np
 
 BLANKS = 16
-"""Enough for a line break and the indentation of seven levels of two blanks."""
+"""Enough for a line break and seven levels of indentation of two blanks."""
 _BLANK = b" \n\r\t"
 _BETWEEN_VALUES = b'{}[]",:-0123456789tfn' + _BLANK
-"""First bytes of what may stand between JSON's strings."""
+"""First bytes of what JSON may have between strings."""
 
 Words = np.ndarray[Any, np.dtype[np.int32]]
 """A bit for each token, as xgrammar lays out a row of its mask."""
 
 
 class BlankBound:
-    """The bound for one vocabulary.
+    """The limit for one vocabulary.
 
     Args:
         vocabulary: each token's bytes.
-        most: blanks in a row.
-        words: length of a mask's row.
+        most: the most consecutive blanks.
+        words: int32 words in a row of the mask.
     """
 
     def __init__(self, vocabulary: Sequence[bytes], most: int, words: int) -> None:
@@ -35,13 +35,13 @@ class BlankBound:
         self._leading = np.array([len(one) - len(one.lstrip(_BLANK)) for one in vocabulary], np.int32)
         self._trailing = np.array([len(one) - len(one.rstrip(_BLANK)) for one in vocabulary], np.int32)
         self._length = np.array([len(one) for one in vocabulary], np.int32)
-        # A line break is allowed between values and not in strings; a letter such as q is allowed in any text and not between values.
+        # A line break is allowed between values and not in strings; a letter such as q is allowed in strings and not between values.
         self._break = next((n for n, one in enumerate(vocabulary) if one and one in (b"\n", b"\r", b"\t")), None)
         self._letter = next((n for n, one in enumerate(vocabulary) if len(one) == 1 and one.isalpha() and one not in _BETWEEN_VALUES), None)
         self._kept = [_bits(self._leading <= left, words) for left in range(min(most, int(self._leading.max(initial=0))) + 1)]
 
     def apply(self, mask: Words, written: Sequence[int]) -> None:
-        """Take the tokens that would exceed the bound out of ``mask``; where nothing else is allowed it stays as it is.
+        """Remove the tokens that would exceed the limit from ``mask``, in place; if no token would be left, it is unchanged.
 
         Args:
             written: the answer's tokens so far.
@@ -54,7 +54,7 @@ class BlankBound:
             mask[:] = kept
 
     def _run(self, written: Sequence[int]) -> int:
-        """Blanks at the end of ``written``; no more than the bound are counted."""
+        """Number of blanks at the end of ``written``; counting stops at the limit."""
         run = 0
         for token in reversed(written):
             run += int(self._trailing[token])
@@ -68,7 +68,7 @@ def _has(mask: Words, token: int | None) -> bool:
 
 
 def _bits(tokens: np.ndarray[Any, np.dtype[np.bool_]], words: int) -> Words:
-    """A mask with the bits of ``tokens``, and of all behind them."""
+    """A mask with the bits of ``tokens``; all later bits are set."""
     bits: np.ndarray[Any, np.dtype[np.bool_]] = np.ones(32 * words, np.bool_)
     bits[: len(tokens)] = tokens
     packed: Words = np.packbits(bits, bitorder="little").view(np.int32)
@@ -76,7 +76,7 @@ def _bits(tokens: np.ndarray[Any, np.dtype[np.bool_]], words: int) -> Words:
 
 
 def pattern(most: int) -> str:
-    """The bound as llguidance's ``whitespace_pattern``."""
+    """The limit as llguidance's ``whitespace_pattern``."""
     return f"[ \\n\\r\\t]{{0,{most}}}"
 
 
@@ -89,4 +89,4 @@ def guided_tag(text: str, whitespace: str, any_whitespace: bool) -> str:
             one["schema"] = {**(one["schema"] or {}), "x-guidance": options}
         return json.dumps(tag)
     except (ValueError, TypeError, LookupError, RecursionError):
-        return text  # SGLang says what is wrong with it
+        return text  # SGLang reports what is wrong with it

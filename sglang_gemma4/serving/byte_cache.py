@@ -1,4 +1,4 @@
-"""A cache bounded by the bytes of what it holds, for things of clients that differ in size."""
+"""A cache limited by the bytes it holds, for clients' data of different sizes."""
 
 import threading
 from collections import OrderedDict
@@ -9,11 +9,11 @@ T = TypeVar("T")
 
 
 class ByteCache(Generic[T]):
-    """Keeps what was used last; threads may share it.
+    """A thread-safe LRU cache.
 
     Args:
-        limit: the most bytes that are kept; a larger value is not kept at all.
-        size_of: the bytes of a key and its value.
+        limit: the most bytes to keep; a larger value is not kept at all.
+        size_of: returns the bytes of a key and its value.
     """
 
     def __init__(self, limit: int, size_of: Callable[[Hashable, T], int]) -> None:
@@ -24,7 +24,7 @@ class ByteCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of ``key``, made where it is not kept; what ``make`` raises is not kept."""
+        """The value of ``key``, or else ``make()``, which is then kept; an exception from ``make`` is passed on, not kept."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -34,7 +34,7 @@ class ByteCache(Generic[T]):
         return value
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keep ``value``, and drop what was not used for longest until all fits."""
+        """Keep ``value``, and drop the least recently used values until the rest fits."""
         size = self._size_of(key, value)
         with self._lock:
             self.bytes += size - self._kept.pop(key, (value, 0))[1]

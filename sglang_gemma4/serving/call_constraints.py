@@ -1,4 +1,4 @@
-"""Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax."""
+"""Hooks that constrain required tool calls, and calls of strict tools, in Gemma 4's own syntax."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,14 @@ from sglang_gemma4 import patching
 def remember_tokenizer(
     _result: None, parser: Any, tools: Any, tool_call_parser: str, tokenizer: Any = None, *_args: Any, **_kwargs: Any
 ) -> None:
-    """After ``FunctionCallParser.__init__``: the grammar names the model's markers by their ids."""
+    """After ``FunctionCallParser.__init__``: keep the tokenizer, because the grammar names the model's markers by their ids."""
     parser.gemma4_tokenizer = tokenizer
 
 
 def constrain(
     original: Callable[..., Any], parser: Any, tool_choice: Any, parallel_tool_calls: bool = True, *args: Any, **kwargs: Any
 ) -> Any:
-    """Around ``FunctionCallParser.get_structure_constraint``.
-
+    """Around ``FunctionCallParser.get_structure_constraint``: a structural tag in Gemma 4's syntax, or None.
     Raises:
         ToolGrammarError: a ValueError, which SGLang answers with status 400.
     """
@@ -34,14 +33,14 @@ def constrain(
 
 
 def owns_format(original: Callable[..., bool], parser: Any) -> bool:
-    """Around ``FunctionCallParser.owns_tool_format``, by which both chat paths read an answer that had to call a tool."""
+    """Around ``FunctionCallParser.owns_tool_format``: both chat paths then parse a required call in Gemma 4's syntax."""
     return _is_ours(parser) or original(parser)
 
 
 def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``OpenAIServingChat._process_messages``: where the model may think, the grammar holds from the answer's first token.
+    """After ``OpenAIServingChat._process_messages``: if the model may think, the grammar holds from the answer's first token.
 
-    Stock waits for the thought's end, and constrains nothing where the model does not think: neither calls nor a JSON answer.
+    Stock waits for the thought's end. If the model then does not think, stock constrains neither calls nor a JSON answer.
     """
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
     from sglang.srt.sampling.sampling_params import set_request_reasoning_in_grammar
@@ -53,7 +52,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
     calls = constraint[1] if constraint and isinstance(constraint[1], CallTag) else None
     if not result.require_reasoning or request.regex or request.ebnf or (constraint and calls is None):
         return result
-    # SGLang refuses both where a call must come.
+    # If a call is required, SGLang refuses a response_format.
     schema = _json_answer(server, request) if request.tool_choice in ("auto", "none") else None
     if schema is None and (calls is None or request.response_format is not None):
         return result
@@ -82,7 +81,7 @@ def from_first_token(result: Any, server: Any, request: Any, *_args: Any, **_kwa
 
 
 def _json_answer(server: Any, request: Any) -> dict[str, Any] | None:
-    """The schema of the JSON answer that ``request`` wants of a Gemma 4 that may think, where this package can have both."""
+    """The schema of the JSON answer that ``request`` asks for; None if it asks for none or thoughts and JSON cannot be combined."""
     wanted = request.response_format
     if wanted is None or server.reasoning_parser != "gemma4" or not _has_xgrammar():
         return None
@@ -92,7 +91,7 @@ def _json_answer(server: Any, request: Any) -> dict[str, Any] | None:
 
 
 def _is_ours(parser: Any) -> bool:
-    """Whether ``parser`` reads Gemma 4's calls, in a process whose grammars are xgrammar's."""
+    """Whether ``parser`` reads Gemma 4's calls and the grammar backend is xgrammar."""
     return isinstance(parser.detector, parser.ToolCallParserEnum["gemma4"]) and _has_xgrammar()
 
 

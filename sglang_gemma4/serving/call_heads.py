@@ -1,4 +1,4 @@
-"""How a call begins: behind its marker, or in the text of models that leave the marker out."""
+"""Patterns of how a call begins: after its marker, or in the text of models that leave the marker out."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A chat's tools and the arguments of its template are judged before the template is rendered."""
+"""Checks a chat's tools and template arguments before the template is rendered."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _OF_THE_TEMPLATE = ("messages", "conversation", "tools", "add_generation_prompt"
 _OF_THE_RENDERER = ("tokenize", "tokenizer_kwargs", "return_dict", "return_tensors", "return_assistant_tokens_mask")
 _OF_THE_TOKENIZER = ("padding", "truncation", "max_length")
 _RESERVED = frozenset((*_OF_THE_TEMPLATE, *_OF_THE_RENDERER, *_OF_THE_TOKENIZER))
-"""What the server itself gives to the template and to the function that renders it."""
+"""Arguments that the server itself passes to the template, the renderer and the tokenizer."""
 
 
 def reason_against(tools: Iterable[Any], template_arguments: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""Prompts as a chat's template has them, and answers: thoughts, calls, constraints."""
+"""Hooks that give every prompt exactly one BOS token."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from sglang_gemma4.patching import note
 
 
 def begin_texts(_result: None, manager: Any) -> None:
-    """After ``TokenizerManager.init_tokenizer_and_processor``."""
+    """After ``TokenizerManager.init_tokenizer_and_processor``: make a Gemma 4 tokenizer begin texts with BOS."""
     config = getattr(manager.model_config, "hf_config", None)
     if manager.tokenizer is None or not str(getattr(config, "model_type", "")).startswith("gemma4"):
         return
@@ -18,7 +18,7 @@ def begin_texts(_result: None, manager: Any) -> None:
 
 
 def reuse_ids(found: bool, server: Any, processed: Any, is_multimodal: bool) -> bool:
-    """After ``OpenAIServingChat._can_reuse_text_only_prompt_ids``."""
+    """After ``OpenAIServingChat._can_reuse_text_only_prompt_ids``: also reuse ids where ``one_bos`` can."""
     from sglang_gemma4.serving import one_bos
 
     return found or (server.is_gemma4 and one_bos.reuses_ids(server, processed, is_multimodal))

@@ -1,4 +1,4 @@
-"""The order in which one step's chunks are sent: what continues a call comes before text and thoughts, which end it for some clients."""
+"""Orders one step's chunks: those that continue a call are sent before text and thoughts, which end the call for some clients."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ def continues_call(chunk: str) -> bool:
 async def continuing_first(chunks: AsyncIterator[str]) -> AsyncIterator[str]:
     """The chunks of one step; those that continue the call of an earlier step are moved to the front.
 
-    Chunks behind the first one that begins a call stay as they are.
+    Chunks after the first one that begins a call stay in place.
     """
     before: list[str] = []
     begun = False

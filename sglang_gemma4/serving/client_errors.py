@@ -1,6 +1,6 @@
-"""What raises while a request is read, before it is sent to a scheduler, is its client's error: status 400 with the cause, and no other's.
+"""An exception while a request is read, before it is sent to a scheduler, is the client's error: status 400 with the cause.
 
-Reading is validation, rendering of the chat template, normalisation and tokenisation: the request's own data is all that goes in.
+Reading is validation, rendering of the chat template, normalisation and tokenisation. Their only input is the request's own data.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KINDS = (TypeError, AttributeError, LookupError, ValueError, RecursionError, ArithmeticError, AssertionError, TemplateError)
-"""What Python and Jinja raise of data that is not as expected."""
+"""Exceptions that Python and Jinja raise for unexpected data."""
 _KEPT = 300
 
 
@@ -27,7 +27,7 @@ class Stage:
     """How far a request has come.
 
     Attributes:
-        sent: whether a part of it was sent to a scheduler.
+        sent: whether a part of the request was sent to a scheduler.
     """
 
     def __init__(self) -> None:
@@ -35,17 +35,17 @@ class Stage:
 
 
 STAGE: contextvars.ContextVar[Stage | None] = contextvars.ContextVar("STAGE", default=None)
-"""Of the request that the running task serves."""
+"""Stage of the request that the running task serves."""
 
 
 def was_sent() -> bool:
-    """Whether the running task's request was sent to a scheduler; True where nothing is known of it."""
+    """Whether the running task's request was sent to a scheduler; True if the task has no stage."""
     stage = STAGE.get()
     return stage is None or stage.sent
 
 
 def mark_sent() -> None:
-    """Before a part of the running task's request, if it is one, is sent to a scheduler."""
+    """Note that a part of the running task's request is about to be sent to a scheduler; no effect without a stage."""
     stage = STAGE.get()
     if stage is not None:
         stage.sent = True
@@ -64,7 +64,7 @@ def reading(original: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a step of reading.
 
     Raises:
-        ClientError: for any of ``KINDS`` but a ValueError, which is one already.
+        ClientError: for any of ``KINDS`` except a ValueError, which SGLang already answers with status 400.
     """
     try:
         return original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Clients' grammars are tried before a scheduler compiles them, and what was compiled is kept in bounded memory."""
+"""Tries clients' grammars before a scheduler compiles them, and limits the memory of compiled grammars."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from sglang_gemma4.serving.byte_cache import ByteCache
 from sglang_gemma4.serving.grammar_trial import TrialError, Trials
 
 FIELDS = {"json_schema": "json", "regex": "regex", "ebnf": "ebnf", "structural_tag": "structural_tag"}
-"""Sampling parameters that hold a grammar, and what SGLang's backends call each."""
+"""Sampling parameters that hold a grammar, and the name of each in SGLang's grammar backends."""
 _ANYTHING = "$$ANY$$"  # SGLang's sign for any JSON
 COMPILED = 256 << 20
 """Bytes of compiled grammars that a scheduler keeps."""
@@ -22,8 +22,8 @@ class GrammarJudge:
     """Tries each grammar once.
 
     Args:
-        backend: SGLang's name of what compiles grammars.
-        options: the operator's options for JSON.
+        backend: SGLang's name of the grammar backend.
+        options: the server's whitespace options for JSON.
     """
 
     def __init__(self, backend: str, options: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class GrammarJudge:
         self._verdicts: ByteCache[str] = ByteCache(_VERDICTS, lambda _, verdict: 200 + len(verdict))
 
     def prepare(self) -> None:
-        """Start what trials need, in a thread."""
+        """Start the trial process in a thread, with a trivial trial."""
         self._trials.threads.submit(self._trials.run, {"kind": "regex", "text": "a"})
 
     async def judge(self, parameters: Iterable[Any]) -> None:
@@ -71,7 +71,7 @@ def _grammars(parameters: Iterable[Any]) -> Iterable[tuple[str, str]]:
 
 @cache
 def converter() -> Trials:
-    """Where JSON schemas become xgrammar's EBNF."""
+    """The trials that convert JSON schemas to xgrammar's EBNF."""
     return Trials("xgrammar")
 
 
@@ -80,7 +80,7 @@ def keep_within(kept: dict[Any, Any], ages: OrderedDict[Any, int], key: Any, lim
 
     Args:
         kept: SGLang's cache of compiled grammars by (kind, text).
-        ages: what each key of it takes, in the order in which they were set; kept here between calls.
+        ages: bytes of each key's entry, oldest first; this function updates it on each call.
     """
     ages[key] = sum(len(part) for part in key if isinstance(part, str)) + _size(kept[key])
     ages.move_to_end(key)
@@ -92,14 +92,14 @@ def keep_within(kept: dict[Any, Any], ages: OrderedDict[Any, int], key: Any, lim
 
 
 def _size(grammar: Any) -> int:
-    """Bytes of a compiled grammar as far as its backend says them, and a guess of the objects around it."""
+    """Bytes of a compiled grammar as far as its backend tells, plus an estimate for the objects around it."""
     inner = getattr(grammar, "grammar", grammar)
     texts = (getattr(inner, "key_string", None), getattr(inner, "serialized_grammar", None), getattr(inner, "error_message", None))
     return 4096 + int(getattr(getattr(inner, "ctx", None), "memory_size_bytes", 0)) + sum(len(text) for text in texts if text)
 
 
 async def try_first(original: Callable[..., Awaitable[Any]], manager: Any, request: Any) -> Any:
-    """Around ``TokenizerManager._validate_and_resolve_lora``, which each request passes once, before it is tokenised.
+    """Around ``TokenizerManager._validate_and_resolve_lora``, which each request passes once before tokenisation: try its grammars.
 
     Raises:
         TrialError: a ValueError, which SGLang answers with status 400.
@@ -112,7 +112,7 @@ async def try_first(original: Callable[..., Awaitable[Any]], manager: Any, reque
 
 
 def _judge(manager: Any) -> Any:
-    """The process's judge of grammars; None where the server has none."""
+    """This process's ``GrammarJudge``; None for a grammar backend that it does not know."""
     if not hasattr(manager, "gemma4_grammars"):
         from sglang.srt.runtime_context import get_exec, get_serving
 
@@ -130,26 +130,26 @@ def _judge(manager: Any) -> Any:
 
 
 def prepare(_server_args: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``_setup_and_run_http_server``: what tries grammars is there before the first comes, since it takes a second."""
+    """Before ``_setup_and_run_http_server``: start the trial process before the first grammar comes, since that takes a second."""
     judge = _judge(manager) if manager is not None else None
     if judge is not None:
         judge.prepare()
 
 
 def bound_compiled(_result: None, backend: Any, key: Any, _value: Any) -> None:
-    """After ``BaseGrammarBackend.set_cache``."""
+    """After ``BaseGrammarBackend.set_cache``: keep the cache within ``COMPILED`` bytes."""
     if not hasattr(backend, "gemma4_ages"):
         backend.gemma4_ages = OrderedDict()
     keep_within(backend.cache, backend.gemma4_ages, key)
 
 
 def forget_sizes(_result: None, backend: Any) -> None:
-    """After ``BaseGrammarBackend.reset``."""
+    """After ``BaseGrammarBackend.reset``, which empties the cache: forget the sizes."""
     getattr(backend, "gemma4_ages", {}).clear()
 
 
 def bound_compiler(_result: None, backend: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``XGrammarGrammarBackend.__init__``: xgrammar's own cache keeps everything unless it is told how much."""
+    """After ``XGrammarGrammarBackend.__init__``: limit xgrammar's own cache, which has no limit by default."""
     from xgrammar import GrammarCompiler
 
     backend.grammar_compiler = GrammarCompiler(tokenizer_info=backend._tokenizer_info, cache_limit_bytes=COMPILED)

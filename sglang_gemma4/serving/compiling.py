@@ -1,4 +1,4 @@
-"""Kernels not on disk are compiled while weights load: Triton's by a list, FlashAttention-4's and CUDA's by the config."""
+"""Compiles kernels that are not on disk while weights load: Triton's from a list, FlashAttention-4's and CUDA's from the config."""
 
 import threading
 from collections.abc import Callable
@@ -23,15 +23,15 @@ _start: Ahead | None = None
 
 
 _modules: list[Any] = []
-"""The ``CudaModules`` of this process's start, if they were begun; whoever needs one waits for it in SGLang."""
+"""The ``CudaModules`` that this process began to build, if any; SGLang waits for a module where it needs one."""
 
 
 _begun: list[Callable[[], str | None]] = []
-"""Each waits until what was begun in this process is done, and gives a line for the log."""
+"""Each waits for compilation that this process began, and returns a line for the log or None."""
 
 
 def guarded(work: Callable[..., None], *given: Any) -> None:
-    """Whatever fails here costs a line, never the start."""
+    """Call ``work``; an exception is logged and never ends the start."""
     try:
         work(*given)
     except Exception as error:
@@ -39,7 +39,7 @@ def guarded(work: Callable[..., None], *given: Any) -> None:
 
 
 def begin(scheduler: Any) -> None:
-    """Before ``Scheduler.init_model_worker``, which loads the weights: begin compiling, and listen to what Triton compiles here."""
+    """Before ``Scheduler.init_model_worker``, which loads the weights: begin compiling, and record what Triton compiles here."""
     guarded(_begin_triton, scheduler)
     guarded(_begin_flash, scheduler)
     guarded(_begin_modules, scheduler)
@@ -86,7 +86,7 @@ def _begin_flash(scheduler: Any) -> None:
     if scheduler.server_args.disaggregation_mode == "decode":
         return
     kinds = kinds_of_config(model.hf_config.to_dict(), scheduler.server_args.tp_size)
-    kinds = [kind for kind in kinds if kind.dim in flash_prefill.HEAD_DIMS]  # the tiny models have others, and would wait for nothing
+    kinds = [kind for kind in kinds if kind.dim in flash_prefill.HEAD_DIMS]  # the tiny models have other sizes and would wait for nothing
     if not kinds:
         return
     flash = flash_ahead.FlashAhead(torch.cuda.get_device_name(), kinds, model.dtype)
@@ -102,7 +102,7 @@ def _begin_modules(scheduler: Any) -> None:
     from sglang_gemma4.patching import switches
     from sglang_gemma4.start import cuda_modules
 
-    # Resolved: an assistant alone makes SGLang draft, and what follows from it is not among the arguments as they were given.
+    # The resolved arguments: an assistant model makes SGLang draft, and the settings that follow are not in the arguments as given.
     model, given = scheduler.model_config, resolved_view(scheduler.server_args)
     if not _has_card() or torch.version.hip or model.dtype not in cuda_modules.DTYPES or cuda_modules.compiler() is None:
         return
@@ -119,7 +119,7 @@ def _begin_modules(scheduler: Any) -> None:
 
 
 def kinds_of_config(config: dict[str, Any], ranks: int) -> list[Any]:
-    """The kinds of a rank's attention layers, before the model is there (``flash_prefill.kinds_of`` reads them from it)."""
+    """The ``Kind`` of each attention type on a rank, from the config before the model exists (then: ``flash_prefill.kinds_of``)."""
     from sglang_gemma4.attention.flash_prefill import Kind
     from sglang_gemma4.diagnostics.text_geometry import text_geometry
 
@@ -129,7 +129,7 @@ def kinds_of_config(config: dict[str, Any], ranks: int) -> list[Any]:
 
 
 def wait(_scheduler: Any) -> None:
-    """Before ``Scheduler.init_all_attention_backends``, whose measurement and the captures after it need the kernels."""
+    """Before ``Scheduler.init_all_attention_backends``: wait for the kernels, which its measurement and later captures need."""
     while _begun:
         guarded(_wait, _begun.pop(0))
 
@@ -142,7 +142,7 @@ def _wait(waiting: Callable[[], str | None]) -> None:
 
 
 def keep(_info: dict[str, Any], _scheduler: Any) -> None:
-    """After ``Scheduler.get_init_info``, when all is captured: the list for the next start, beside the first requests."""
+    """After ``Scheduler.get_init_info``, when all is captured: write the list for the next start, in a thread."""
     if _start is not None or _modules:
         threading.Thread(target=partial(guarded, _keep), daemon=True).start()
 

@@ -1,7 +1,7 @@
-"""Which answers with tools are constrained, and SGLang's structural tags for them.
+"""Decides which answers with tools are constrained, and builds SGLang's structural tags for them.
 
-With ``tool_choice`` "required" or a named tool the answer consists of calls of those tools, each following its schema, strict or not.
-With "auto" an answer is constrained if a tool is ``strict``: calls of strict tools follow their schema, calls of others may have any
+With ``tool_choice`` "required" or a named tool, the answer consists of calls of those tools, and each follows its schema, strict or not.
+With "auto", an answer is constrained if a tool is ``strict``: calls of strict tools follow their schema, other calls may have any
 arguments.
 """
 
@@ -21,14 +21,14 @@ from sglang_gemma4.serving.open_thoughts import ends_in_thought
 from sglang_gemma4.serving.tool_grammar import MARKERS, Markers, Thought, ToolGrammar, ToolGrammarError, ToolSchema, thought
 
 KEPT = 32 << 20
-"""Bytes of clients' schemas and grammars that are kept."""
+"""Limit in bytes of the cache of clients' schemas and grammars."""
 
 Widened = dict[str, str]
 _KEPT: ByteCache[tuple[Any, Widened]] = ByteCache(KEPT, lambda key, value: 2 * len(str(key)) + 2 * len(value[0].model_dump_json()))
 
 
 class CallTag(StructuralTag):  # type: ignore[misc]
-    """A structural tag of this package, which has variants for answers with a thought."""
+    """A structural tag of this package, with variants for answers that have a thought."""
 
     _with_thought: Callable[[Thought], "CallTag"] | None = None
 
@@ -43,7 +43,7 @@ def call_tag(
     """The tag for ``tool_choice`` "auto", "required" or a named tool; None if the answer is not constrained.
 
     Args:
-        strict_level: ``SGLANG_TOOL_STRICT_LEVEL``: from 1 every answer with tools is constrained, from 2 all tools are strict.
+        strict_level: ``SGLANG_TOOL_STRICT_LEVEL``; from 1 every answer with tools is constrained, from 2 all tools are strict.
         say: called with a sentence for each keyword of a schema that is not enforced.
 
     Raises:
@@ -72,12 +72,12 @@ def call_tag(
 
 
 def thought_of(prompt: str) -> Thought:
-    """Whether a thinking model's answer to ``prompt`` may begin with a thought or continues one."""
+    """Whether a thinking model's answer to ``prompt`` may begin with a thought ("may") or continues one ("open")."""
     return "open" if ends_in_thought(prompt) else "may"
 
 
 def json_tag(schema: dict[str, Any], prompt: str, tokenizer: Any, **whitespace: Any) -> StructuralTag:
-    """The tag of a JSON answer to ``prompt`` after an optional thought; ``whitespace`` are xgrammar's options for it.
+    """The tag of a JSON answer to ``prompt`` after an optional thought; ``whitespace`` are xgrammar's whitespace options.
 
     Raises:
         ToolGrammarError: xgrammar cannot enforce the schema; the message is for the client.

@@ -1,9 +1,9 @@
-"""An administrative request that fails in the scheduler is answered with its error, and ends nothing.
+"""An administrative request that fails in the scheduler is answered with its error, and the server goes on.
 
-In the scheduler's process :func:`guarded` wraps its handlers; in the tokenizer's :func:`raise_failures` reads the answers. The error
-travels in the answer's ``rid``, which administrative answers do not use, since some have no other field.
+In the scheduler's process, :func:`guarded` wraps the handlers. In the tokenizer's, :func:`raise_failures` reads the answers. The error
+is sent in the answer's ``rid``, which administrative answers do not use, because some have no other field.
 
-What cannot be guarded: a handler that fails on one tensor-parallel rank alone leaves the others in a collective.
+One case cannot be guarded: a handler that fails on only one tensor-parallel rank leaves the other ranks in a collective.
 """
 
 import importlib
@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 
 FAILED = "sglang-gemma4 failure: "
 NOT_GUARDED = ("Tokenized", "BatchTokenized", "ShutdownReq", "RpcReqInput")
-"""Requests for tokens, which isolation guards, and two whose handlers end the server or catch errors themselves."""
+"""Generation requests, which isolation guards, and two requests whose handlers end the server or catch errors themselves."""
 MODULE = "sglang.srt.managers.io_struct"
 
 
 class RefusedError(HTTPException):
-    """What a route answers, with its status; routes that write an exception's text into their answer write what it says."""
+    """An answer of a route, with its status. ``str`` gives only the detail, for routes that put an exception's text into their answer."""
 
     def __str__(self) -> str:
         return str(self.detail)
 
 
 def guarded(name: str, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The handler of requests of the type ``name``; it answers where it raised, unless nobody waits for an answer."""
+    """Wrap the handler of requests of type ``name``: if it raises, it returns a failure, or None if no one waits for an answer."""
 
     def handle(request: Any) -> Any:
         try:
@@ -49,7 +49,7 @@ def guard_all(handlers: dict[type, Callable[[Any], Any]]) -> None:
 
 
 def failure(name: str, said: str) -> Any:
-    """The answer to a request of the type ``name`` that failed; None where its sender waits for none.
+    """The answer to a request of type ``name`` that failed; None if its sender waits for none.
 
     Args:
         said: what went wrong.
@@ -72,7 +72,7 @@ def _answer_type(name: str) -> type | None:
 
 
 def raise_failures(answers: Iterable[Any]) -> None:
-    """Raise the first answer that is a failure without a field of its own for it.
+    """Raise the first failure among answers whose type has no ``success`` field to report it.
 
     Raises:
         RefusedError: with status 400 and what the scheduler's handler raised.

@@ -1,6 +1,6 @@
-"""Administrative requests that would end or stop the server are refused before the scheduler sees them.
+"""Refuses administrative requests that would end or stop the server, before the scheduler sees them.
 
-A checker for each type of request: it is given the request and the server's state, and returns why it is refused, or None.
+Each type of request has a checker: it takes the request and the server's state, and returns why the request is refused, or None.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_PAUSE = 60.0
-"""Seconds between two steps."""
+"""Limit of ``forward_sleep_time``: seconds between two steps."""
 MEMORY_KINDS = ("kv_cache", "weights", "cuda_graph")
 ACTIVITIES = ("CPU", "GPU", "XPU", "MEM", "CUDA_PROFILER", "RPD")
 ON_A_CARD = ("MEM", "CUDA_PROFILER")
@@ -18,13 +18,13 @@ ON_A_CARD = ("MEM", "CUDA_PROFILER")
 
 @dataclass(frozen=True)
 class ServerState:
-    """What administrative requests are judged by.
+    """The server state that the checks of administrative requests need.
 
     Attributes:
         watchdog_seconds: a step that takes longer ends the server; None or 0 without a watchdog.
-        memory_saver: memory can be released.
-        records_experts: the distribution of experts can be recorded.
-        released: kinds of memory that are released now.
+        memory_saver: whether memory can be released.
+        records_experts: whether the distribution of experts can be recorded.
+        released: kinds of memory that are currently released.
     """
 
     watchdog_seconds: float | None
@@ -108,7 +108,7 @@ def _profile_files(request: Any) -> str | None:
 
 
 def _join(request: Any, _state: ServerState) -> str | None:
-    """Joining a group waits for the others, and no step runs meanwhile; the patch admin_routes bounds that time."""
+    """Joining a group waits for the other members, and no step runs meanwhile; the patch admin_routes limits that time."""
     if request.world_size < 1 or request.rank_offset < 0 or not 0 < request.master_port < 65536 or not request.group_name:
         return "world_size at least 1, rank_offset at least 0, master_port from 1 to 65535 and a group_name are needed"
     return None
@@ -122,14 +122,14 @@ CHECKS: Mapping[str, Callable[[Any, ServerState], str | None]] = {
     "ProfileReq": _profile,
     "InitWeightsUpdateGroupReqInput": _join,
 }
-"""By the names of SGLang's types."""
+"""Checkers by the name of SGLang's request type."""
 LEVELS = range(4)
 FORMATS = ("text", "json")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def logging_refusal(request: Any) -> str | None:
-    """Why options of logging are refused: stock takes a wrong one, and every request after it fails."""
+    """Why logging options are refused, or None. Stock accepts wrong options, and then every request fails."""
     if request.log_requests_level is not None and request.log_requests_level not in LEVELS:
         return f"log_requests_level: {request.log_requests_level} is not from 0 to {LEVELS[-1]}"
     if request.log_requests_format is not None and request.log_requests_format not in FORMATS:

@@ -1,4 +1,4 @@
-"""How a request leaves SGLang's scheduler after a failure: its KV is released, and it waits again or is answered with an error."""
+"""Removes a request from SGLang's scheduler after a failure: its KV is released, and it waits again or is answered with an error."""
 
 import logging
 import traceback
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def release(scheduler: Any, req: Any) -> None:
-    """Give a request's KV back, as a retraction does."""
+    """Release a request's KV, as a retraction does."""
     from sglang.srt.mem_cache.common import release_kv_cache
 
     cache = scheduler.tree_cache
@@ -23,7 +23,7 @@ def release(scheduler: Any, req: Any) -> None:
 
 
 def end(scheduler: Any, req: Any, error: Exception) -> None:
-    """Answer ``req`` with the error: 400 for a ValueError, which a client can mend, else 500."""
+    """Answer ``req`` with the error: status 400 for a ValueError, which a client can fix, otherwise 500."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
     from sglang.srt.managers.scheduler import _make_abort_req
 
@@ -34,14 +34,14 @@ def end(scheduler: Any, req: Any, error: Exception) -> None:
 
 
 def stream_ended(scheduler: Any, batch: Any) -> None:
-    """Answer what ended in a step whose result was only half added."""
+    """Answer the requests that ended in a step whose result was only partly processed."""
     ended = [req for req in batch.reqs if req.finished() and req.finished_output is None]
     if ended:
         scheduler.output_streamer.stream_output(ended, any(req.return_logprob for req in ended))
 
 
 def abort_reason(error: Exception) -> dict[str, Any]:
-    """What SGLang's tokenizer process answers a request with that ended by ``error``."""
+    """The finish reason with which SGLang's tokenizer process answers a request that ``error`` ended."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
     theirs = isinstance(error, ValueError)
@@ -51,7 +51,7 @@ def abort_reason(error: Exception) -> dict[str, Any]:
 
 
 def refuse_if_broken(original: Callable[..., None], scheduler: Any, received: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``handle_generate_request`` and ``handle_embedding_request``: what raises there is answered and ends no other request."""
+    """Around ``handle_generate_request`` and ``handle_embedding_request``: an exception is answered and ends no other request."""
     from sglang.srt.managers.io_struct import AbortReq
 
     try:
@@ -63,7 +63,7 @@ def refuse_if_broken(original: Callable[..., None], scheduler: Any, received: An
 
 
 def merged(running: Any, more: Any) -> Any:
-    """A batch of the requests of both."""
+    """A batch of the requests of both; ``running`` may be changed in place."""
     if more.is_empty():
         return running
     if running.is_empty():
@@ -79,6 +79,6 @@ def empty_batch() -> Any:
 
 
 def end_free_group(allocator: Any) -> None:
-    """End the group of frees that a result's half was in."""
+    """End the group of frees that an interrupted result left open, if any."""
     if allocator.free_group is not None:
         allocator.free_group_end()

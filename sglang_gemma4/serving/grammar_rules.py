@@ -1,7 +1,7 @@
 """Builds a context-free grammar and writes it as xgrammar's EBNF.
 
-Rules that no finite text matches (a schema that allows nothing, an object that requires itself) may be added: :meth:`Rules.ebnf` leaves
-them out, so that an answer can always be completed.
+Rules that no finite text matches may be added, such as a schema that allows nothing or an object that requires itself.
+:meth:`Rules.ebnf` leaves them out, so that an answer can always be completed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,17 +57,18 @@ Range = tuple[int, int]
 def characters(ranges: Iterable[Range]) -> Raw:
     """One character of ``ranges``, of which there is at least one; surrogates are left out.
 
-    Written in pieces whose UTF-8 forms are products of byte ranges: xgrammar 0.2.7 translates others wrongly. ``[\\uC000-\\uD7FF]`` refuses
-    U+D55C but accepts its first byte, after which no token is allowed and the server ends on probabilities that are not numbers.
+    The ranges are split into pieces whose UTF-8 forms are products of byte ranges, because xgrammar 0.2.7 translates others wrongly:
+    ``[\\uC000-\\uD7FF]`` refuses U+D55C but accepts its first byte. After that byte no token is allowed and the server ends on NaN
+    probabilities.
     """
     pieces = [piece for one in all_but(all_but(ranges)) for piece in _utf8_pieces(*one)]
     return Raw("[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in pieces) + "]")
 
 
 def all_but(ranges: Iterable[Range]) -> list[Range]:
-    """The other code points, without surrogates, in order.
+    """The code points outside ``ranges``, without surrogates, in order.
 
-    Not left to xgrammar's negated classes, which accept bytes that are not UTF-8 and ignore excluded characters beyond ASCII.
+    xgrammar's negated classes are not used: they accept bytes that are not UTF-8 and ignore excluded characters beyond ASCII.
     """
     others, low = [], 0
     for first, last in sorted([*ranges, (0xD800, 0xDFFF), (0x110000, 0x110000)]):
@@ -83,17 +84,17 @@ def any_but(excluded: Iterable[str], least: int = 0) -> Raw:
 
 
 _LONGEST = (0x7F, 0x7FF, 0xFFFF, 0x10FFFF)
-"""The last code points of one to four bytes."""
+"""The last code point of each UTF-8 length, one to four bytes."""
 
 
 def _utf8_pieces(first: int, last: int) -> Iterator[Range]:
-    """Split a range so that in each piece's UTF-8 form every byte runs through a range of its own."""
+    """Split a range into pieces whose UTF-8 forms are products of byte ranges."""
     length = next(n for n, longest in enumerate(_LONGEST) if first <= longest)
     if last > _LONGEST[length]:
         yield from _utf8_pieces(first, _LONGEST[length])
         yield from _utf8_pieces(_LONGEST[length] + 1, last)
         return
-    for behind in range(1, length + 1):  # bytes behind the one that differs
+    for behind in range(1, length + 1):  # bytes after the one that differs
         low = (1 << 6 * behind) - 1
         if first | low == last | low:
             break
@@ -113,8 +114,8 @@ class Rules:
     """Named rules, each a list of alternatives; a rule without alternatives matches nothing.
 
     Raises:
-        ValueError: from :meth:`add` and :meth:`reserve`, if there would be more than ``limit`` rules; from :meth:`add` and :meth:`fill`, if
-            ``work`` does not suffice for the items and their text.
+        ValueError: from :meth:`add` and :meth:`reserve`, if there would be more than ``limit`` rules; from all three methods that add,
+            if ``work`` is used up.
     """
 
     limit: int
@@ -146,9 +147,9 @@ class Rules:
         return rule
 
     def completable(self) -> set[str]:
-        """The rules that some finite text matches."""
+        """Names of the rules that some finite text matches."""
         found: set[str] = set()
-        waiting: dict[str, list[tuple[str, list[int]]]] = {}  # by a rule: what uses it, and how many rules that still needs
+        waiting: dict[str, list[tuple[str, list[int]]]] = {}  # by rule: its users, and how many rules each still needs
         todo: list[str] = []
         for name, alternatives in self.alternatives.items():
             for needed in map(_needed, alternatives):
@@ -211,7 +212,7 @@ def _needed(items: Iterable[Item]) -> set[str]:
 
 
 def _size(items: Sequence[Item]) -> int:
-    """The steps that writing ``items`` takes."""
+    """Steps of work that writing ``items`` takes."""
     steps = len(items)
     for item in items:
         if isinstance(item, Text):

@@ -1,8 +1,8 @@
-"""Tries clients' grammars in processes of their own, where one that takes too long, takes too much memory or crashes ends nothing else.
+"""Tries clients' grammars in separate processes, so that one that takes too long, takes too much memory or crashes ends nothing else.
 
-A process is forked once from this one and does nothing but fork another for each trial (:mod:`grammar_trial_process`). It has no other
-threads. A lock that another thread of the server held at the fork stays locked there: of the log's stream, or of a module in import. So
-everything is imported before, and nothing is written to the server's streams.
+A process is forked once from this one and only forks another for each trial (:mod:`grammar_trial_process`). It has no other threads. A
+lock that another thread of the server held at the fork stays locked there: of the log's stream, or of a module being imported. So
+everything is imported before the fork, and nothing is written to the server's streams.
 """
 
 import json
@@ -20,12 +20,12 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SECONDS = 0.5
-"""Processor time of a trial, for any vocabulary: each is tried with the same one. 38 kB with all that agents' schemas have take 0.08 s."""
+"""CPU time limit of a trial, whose vocabulary is always the same. A 38 kB schema with all that agents' schemas have takes 0.08 s."""
 MEMORY = 1 << 30
-"""Bytes that a trial may take beyond what the server's process has."""
+"""Bytes that a trial may allocate beyond the size of the server's process."""
 AT_ONCE = 2
 """Most trials that run at the same time."""
-_REAL_SECONDS = 30.0  # of a trial on a machine whose processors are busy: only what hangs comes to it
+_REAL_SECONDS = 30.0  # wall-clock limit of a trial; even on a busy machine only a trial that hangs reaches it
 _FORKS = 3
 
 
@@ -37,7 +37,7 @@ class Trials:
     """Runs trials for one process.
 
     Args:
-        backend: SGLang's name of what compiles grammars.
+        backend: SGLang's name of the grammar backend.
     """
 
     def __init__(self, backend: str = "xgrammar") -> None:
@@ -49,7 +49,7 @@ class Trials:
         self._forks_left = _FORKS
 
     def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """What :func:`grammar_trial_process.attempt` says of ``job``; empty where this process cannot try.
+        """The result of :func:`grammar_trial_process.attempt` for ``job``; empty if no trial process can be started.
 
         Raises:
             TrialError: the grammar is wrong, allows no text, or takes more than a trial may.
@@ -57,7 +57,7 @@ class Trials:
         with self._running:
             try:
                 found = self._tried(job)
-            except TimeoutError:  # it waited, and did not work: the process it was forked from may be broken
+            except TimeoutError:  # the trial waited without using CPU time: the process it was forked from may be broken
                 try:
                     found = self._tried(job)
                 except TimeoutError:
@@ -69,10 +69,10 @@ class Trials:
         return found
 
     def _tried(self, job: Mapping[str, Any]) -> dict[str, Any] | None:
-        """As :meth:`run`; None for a process that was ended.
+        """As :meth:`run`; None if the trial's process was ended.
 
         Raises:
-            TimeoutError: it was ended since it took too long without work.
+            TimeoutError: the process was ended because it took too long without work.
         """
         control = self._ready()
         if control is None:
@@ -82,12 +82,12 @@ class Trials:
         if found is None and time.monotonic() - began >= _REAL_SECONDS:
             with self._forking:
                 if self._control is control:
-                    self._control = None  # its process ends with the last trial that asks it
+                    self._control = None  # the forking process ends after the last trial that uses it
             raise TimeoutError
         return found
 
     def _ready(self) -> socket.socket | None:
-        """The socket of the process that forks trials; None where none can be had."""
+        """The socket of the process that forks trials; None if it cannot be started."""
         with self._forking:
             if self._control is not None and not _lives(self._control):
                 self._control = None
@@ -102,7 +102,7 @@ class Trials:
 
 
 def _fork(backend: str) -> socket.socket:
-    from sglang_gemma4.serving import grammar_trial_process  # and all that it needs, here where there are threads to import it
+    from sglang_gemma4.serving import grammar_trial_process  # with all that it needs: the fork must import nothing
 
     grammar_trial_process.prepare(backend)
     ours, theirs = socket.socketpair()
@@ -120,7 +120,7 @@ def _fork(backend: str) -> socket.socket:
 
 
 def _lives(control: socket.socket) -> bool:
-    """Whether there is a process at the other end; it never says anything."""
+    """Whether there is a process at the other end, which never sends anything."""
     try:
         return control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""What happens to a client's grammar in a process of its own: it is compiled for a small vocabulary, and some texts are written by it.
+"""Tries a client's grammar in a separate process: compiles it for a small vocabulary, and generates some tokens with it.
 
-The vocabulary is the 256 bytes, and tokens that are only named by number. What a grammar costs grows more slowly than the vocabulary: one
+The vocabulary is the 256 bytes, plus tokens that can only be named by number. A grammar's cost grows more slowly than the vocabulary: one
 that is cheap for bytes takes tens of times as long for a released vocabulary, not a thousand times.
 """
 
@@ -21,23 +21,23 @@ from sglang_gemma4.serving import schema_ends
 from sglang_gemma4.serving.printed_grammar import dead_end, without_end
 
 STEPS = 512
-"""Tokens that are written by a grammar in a trial: some, like ``root ::= root root | "a"``, take longer with each."""
+"""Tokens that a trial generates. Some grammars, such as ``root ::= root root | "a"``, take longer with each token."""
 _BYTES = 256
 _VOCABULARY = 262_144  # a grammar may name a token by its number
-_KEPT = 200  # characters of each end of an error
+_KEPT = 200  # characters kept of each end of an error
 
 
 def prepare(backend: str) -> None:
-    """Import and make what trials need, before a process is forked for all of them."""
+    """Import and create what trials need, before the process is forked that forks the trials."""
     with contextlib.suppress(ImportError):
         _BACKENDS[backend]({})
         attempt({"kind": "convert", "text": '{"type": "string", "pattern": "a", "format": "date"}'})
 
 
 def serve(control: socket.socket, seconds: float, memory: int, real_seconds: float) -> None:
-    """Fork a process for each socket that comes over ``control``, until that ends."""
+    """Fork a process for each socket that comes over ``control``; exit when ``control`` is closed."""
     _close_all_but(control.fileno())
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one needs their exit status
     gc.freeze()
     while True:
         said, files, *_ = socket.recv_fds(control, 1, 1)
@@ -76,11 +76,11 @@ def attempt(job: Mapping[str, Any]) -> dict[str, Any]:
     """Try a grammar.
 
     Args:
-        job: ``backend``, the name of SGLang's; ``kind`` ("json", "regex", "ebnf", "structural_tag"; "convert": a JSON schema that is wanted
-            as xgrammar's EBNF), ``text``, and ``options`` of the backend or the conversion.
+        job: ``backend``, SGLang's name; ``kind`` ("json", "regex", "ebnf", "structural_tag"; "convert": a JSON schema to convert to
+            xgrammar's EBNF), ``text``, and ``options`` of the backend or the conversion.
 
     Returns:
-        ``grammar``, the EBNF of a conversion; ``refused``, what is wrong; or nothing.
+        ``grammar``, the EBNF of a conversion; ``refused``, what is wrong; or an empty dict.
     """
     try:
         if reason := _never_ends(job):
@@ -104,13 +104,13 @@ def attempt(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _said(error: Exception) -> str:
-    """An error's text without the place in a library's source; its two ends where it is long."""
+    """An error's text without the place in a library's source; only its two ends if it is long."""
     text = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(error).strip()) or type(error).__name__
     return f"is refused: {text if len(text) < 2 * _KEPT else f'{text[:_KEPT]} ... {text[-_KEPT:]}'}"
 
 
 def _contradiction(job: Mapping[str, Any]) -> Exception | None:
-    """What the schemas of a job that was refused contradict, with the place; None: nothing that can be told."""
+    """The contradiction in the schemas of a refused job, with its place; None if none is found."""
     try:
         return ValueError(reason) if (reason := _never_ends(job, contradictions=True)) else None
     except RecursionError:
@@ -118,7 +118,7 @@ def _contradiction(job: Mapping[str, Any]) -> Exception | None:
 
 
 def _never_ends(job: Mapping[str, Any], contradictions: bool = False) -> str | None:
-    """Why answers of a job's schemas may go on without end; None where they end, or its text is none that has schemas."""
+    """Why answers of a job's schemas may go on without end; None if they end, or if the job's text has no schemas."""
     if job["kind"] not in ("json", "convert", "structural_tag"):
         return None
     try:
@@ -130,10 +130,10 @@ def _never_ends(job: Mapping[str, Any], contradictions: bool = False) -> str | N
 
 
 def _check_printed(grammar: str, of_schema: bool) -> None:
-    """Check a grammar as xgrammar prints it; a client's own may go on for ever, one of a schema may not.
+    """Check a grammar as xgrammar prints it. A client's own grammar may be endless; one made of a schema may not.
 
     Raises:
-        ValueError: it has a dead end, or no end.
+        ValueError: the grammar has a dead end or, if made of a schema, may never end.
     """
     if (rule := dead_end(grammar)) not in (None, "root"):
         raise ValueError(f"texts that have come to the rule {rule} cannot go on, since nothing begins it")
@@ -152,7 +152,7 @@ def _converted(job: Mapping[str, Any]) -> str:
 
 
 def _follow(grammar: Any) -> None:
-    """Write by ``grammar``: half of the tokens by chance, and half the one before again where it may come.
+    """Generate with ``grammar``: half of the tokens at random, and half repeat the previous token where it is allowed.
 
     Raises:
         ValueError: no text is allowed.
@@ -175,7 +175,7 @@ def _follow(grammar: Any) -> None:
 
 
 def _allowed(mask: Any) -> list[int]:
-    """Which bytes, and whether the end, ``mask`` allows; or where it allows none of those, some of what it does."""
+    """The bytes and the end token that ``mask`` allows; if it allows none of these, the other tokens that it allows."""
     return _set_bits(mask[0][: _BYTES // 32 + 1].tolist()) or _set_bits(mask[0].tolist())
 
 
@@ -187,13 +187,13 @@ def _set_bits(words: list[int]) -> list[int]:
 def _xgrammar_tokens() -> Any:
     import xgrammar
 
-    # The others can only be named: what is no UTF-8 is in no text, and one look tells that of all of them.
+    # The other tokens can only be named by number: they are not UTF-8, so no text has them, and one look excludes them all.
     named = [b"\xff\xff%d" % number for number in range(_BYTES + 1, _VOCABULARY)]
     vocabulary = [*(bytes([number]) for number in range(_BYTES)), b"<eos>", *named]
     return xgrammar.TokenizerInfo(vocabulary, xgrammar.VocabType.RAW, vocab_size=_VOCABULARY, stop_token_ids=[_BYTES])
 
 
-# SGLang's backends, whose constructors want a tokenizer: what they make of a text for ours.
+# SGLang's backends for the trial vocabulary, made without their constructors, which need a tokenizer.
 
 
 def _xgrammar(options: Mapping[str, Any]) -> Any:
@@ -226,7 +226,7 @@ def _outlines(options: Mapping[str, Any]) -> Any:
 
 
 class _Characters:
-    """A vocabulary of outlines: the characters of ASCII."""
+    """A vocabulary for outlines: the ASCII characters."""
 
     vocabulary = {chr(number): number for number in range(128)} | {"<eos>": 128}
     eos_token, eos_token_id, special_tokens = "<eos>", 128, {"<eos>"}

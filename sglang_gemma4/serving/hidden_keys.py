@@ -1,4 +1,4 @@
-"""Keys of a server are not among what it tells: /server_info is open where only --admin-api-key is set, and stock's answer has that key."""
+"""Hides a server's keys in what it reports: with only --admin-api-key set, /server_info is open, and stock's answer has that key."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ HIDDEN = "(set)"
 
 
 def of_state(answer: Any, *_args: Any) -> Any:
-    """After ``Scheduler.get_internal_state``."""
+    """After ``Scheduler.get_internal_state``: hide the keys in its answer."""
     answer.internal_state = hide_keys(answer.internal_state)
     return answer
 
 
 def hide_keys(told: Any, *_args: Any) -> Any:
-    """After ``build_server_info``: what a server tells, its keys hidden, wherever they stand."""
+    """After ``build_server_info``: the server's info with its keys hidden, also inside other values."""
     secrets = tuple(sorted(_secrets(told), key=len, reverse=True))
     return _hidden(told, secrets) if secrets else told
 
@@ -39,7 +39,7 @@ def _hidden(told: Any, secrets: tuple[str, ...]) -> Any:
 
 
 def _without(said: str, secrets: tuple[str, ...]) -> str:
-    """A command line without the keys on it."""
+    """A command line with its keys hidden."""
     words = said.split(" ")
     return " ".join(HIDDEN if word.strip("'\"") in secrets else _value_hidden(word, secrets) for word in words)
 

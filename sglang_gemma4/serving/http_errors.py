@@ -1,4 +1,4 @@
-"""Where SGLang's HTTP server answers errors: what the running request's own data raised is answered with status 400."""
+"""Makes SGLang's HTTP server answer an exception that the request's own data caused with status 400."""
 
 import functools
 import sys
@@ -15,14 +15,14 @@ from sglang_gemma4.serving.media import image_budget
 from sglang_gemma4.serving.request_body import BodyError, check_shape, check_size
 
 QUICK = 1 << 16
-"""Bytes of a body whose shape is judged on the event loop."""
+"""Largest body, in bytes, whose shape is checked on the event loop."""
 ERRORS = 8
-"""Most errors of one body that its answer shows."""
+"""Most errors of one body that the answer shows."""
 _PARSERS = ("/parse_function_call", "/separate_reasoning")
 
 
 def install(app: FastAPI) -> None:
-    """Let ``app``, which may be running already, answer what its handlers raise."""
+    """Make ``app``, which may be running already, answer its handlers' exceptions."""
     layer: Any = app.middleware_stack
     while layer is not None and not isinstance(layer, ExceptionMiddleware):
         layer = getattr(layer, "app", None)
@@ -40,7 +40,7 @@ def install(app: FastAPI) -> None:
 
 
 def _first_errors(handler: Any) -> Callable[..., Any]:
-    """SGLang's answer to a body of the wrong form, which writes out each error twice: of the first errors alone."""
+    """SGLang's answer to an invalid body, limited to the first errors, because it prints each error twice."""
 
     async def answer(request: Request, error: Any) -> Any:
         shown = RequestValidationError(error._errors[:ERRORS], body=None)
@@ -50,7 +50,7 @@ def _first_errors(handler: Any) -> Callable[..., Any]:
 
 
 def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that awaits nothing, and whose texts may be long."""
+    """Run a handler in a thread: it awaits nothing, and its texts may be long."""
 
     @functools.wraps(handler)
     async def call(**values: Any) -> Any:
@@ -60,7 +60,7 @@ def _in_thread(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def _answer(request: Request, error: Exception) -> Any:
-    """An unhandled error of a handler: the client's until its request was sent to a scheduler, or of the values in its address."""
+    """Answer an unhandled error with status 400 if the request was not yet sent to a scheduler, or if its query is wrong."""
     if was_sent() and not _is_of_query(request, error):
         raise error
     logger.warning("a request cannot be read", exc_info=error)
@@ -69,7 +69,7 @@ async def _answer(request: Request, error: Exception) -> Any:
 
 
 def _is_of_query(request: Request, error: Exception) -> bool:
-    """Whether a handler says that a value is wrong, and was given no values but those in the address, as /v1/loads?include=x."""
+    """Whether a handler raised a ValueError and its only input was the query, as in /v1/loads?include=x."""
     return isinstance(error, ValueError) and STAGE.get() is None and bool(request.query_params)
 
 
@@ -77,7 +77,7 @@ async def judged_body(original: Callable[..., Any], request: Any) -> Any:
     """Around ``ORJSONRequest.json``: the parsed body.
 
     Raises:
-        HTTPException: status 400, the body is not served.
+        HTTPException: with status 400, if the body is refused.
     """
     if hasattr(request, "_json"):
         return await original(request)
@@ -100,7 +100,7 @@ async def judged_body(original: Callable[..., Any], request: Any) -> Any:
 
 
 def _route(scope: Any) -> str:
-    """The path without what ``--fastapi-root-path`` puts before it."""
+    """The path without the prefix of ``--fastapi-root-path``."""
     return str(scope["path"]).removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
@@ -113,7 +113,7 @@ def error_response(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Around ``OpenAIServingBase.create_error_response``, which also answers what a handler has just caught."""
+    """Around ``OpenAIServingBase.create_error_response``: status 400 for a caught error that the request's data caused."""
     error = sys.exc_info()[1]
     if status_code == 500 and isinstance(error, KINDS) and not was_sent():
         return original(server, cause(error), "BadRequestError", 400, *args, **kwargs)

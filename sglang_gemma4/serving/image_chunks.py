@@ -1,7 +1,7 @@
 """Prefill chunks that do not split images: an image split in two cannot attend to itself in both directions.
 
-A chunk may exceed the chunk size for an image, but not free KV memory: if that is too small, the request waits until other requests
-release theirs, and no request is admitted meanwhile. If no other request holds any, it is refused.
+A chunk may exceed the chunk size for an image, but not free KV memory. If that is too small, the request waits until other requests
+release memory, and no request is admitted meanwhile. If no other request holds any, the request is refused.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def continue_beside_images(original: Callable[..., Any], adder: Any, req: Any) -
 
 
 def fit_beside_images(original: Callable[..., Any], adder: Any, req: Any, **asked: Any) -> Any:
-    """Around ``PrefillAdder._select_prefill_admission``: free memory or a prefix on the host does not split an image either."""
+    """Around ``PrefillAdder._select_prefill_admission``: a limit from free memory or a prefix on the host does not split an image."""
     admission, spans = original(adder, req, **asked), _spans(req)
     if not spans or not getattr(admission, "is_chunked", False):
         return admission

@@ -1,4 +1,4 @@
-"""Fields of SGLang's own parts, which a client of /generate may not set."""
+"""Fields that SGLang sets itself, and that a client of /generate may not set."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ FIELDS = {
     "external_trace_header": "send the trace in the request's headers",
     "received_time": "SGLang sets it as the request arrives",
 }
-"""The fields, and who sets them."""
+"""The fields, each with who sets it or what to do instead."""
 
 
 def refusal(request: Any) -> str | None:

@@ -1,11 +1,12 @@
-"""A request that raises inside a scheduler's step ends alone; the other requests of its batch go on.
+"""If a request raises inside a scheduler's step, only that request ends; the other requests of its batch go on.
 
-After a failure each request of the failed batch is a suspect: its KV is released, and it is prefilled again in a batch of its own, for a
-failed decode step with two decode steps behind. One that fails alone is answered with an error; the others continue, with the tokens that
-they have. A request that was in :data:`MOST_FAILURES` failed batches, but never failed alone, is answered with an error too.
+After a failure each request of the failed batch is a suspect. Its KV is released and it is prefilled again at batch 1; after a failed
+decode step, two decode steps follow. A request that fails at batch 1 is answered with an error; the others continue with the tokens that
+they have. A request that was in :data:`MOST_FAILURES` failed batches, but never failed at batch 1, is answered with an error too.
 
-What cannot be isolated ends the server, as in stock: an error after which the device refuses work (an illegal address, a device assert),
-one that not every tensor-parallel rank has, and servers with pipeline stages, DP attention or disaggregation, whose loops have more state.
+Some failures cannot be isolated and end the server, as in stock: an error after which the device refuses work (an illegal address, a
+device assert), and an error that not every tensor-parallel rank has. Servers with pipeline stages, DP attention or disaggregation are not
+isolated at all, because their loops have more state.
 """
 
 import gc
@@ -22,21 +23,21 @@ from sglang_gemma4.serving.failed_requests import empty_batch, end, end_free_gro
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 3
-"""Failed batches after which a request ends that does not fail alone."""
+"""Failed batches after which a request ends that does not fail at batch 1."""
 DECODE_STEPS = 2
-"""Steps behind its prefill for which a suspect of a failed decode step runs alone."""
+"""Decode steps at batch 1 after its prefill, for a suspect of a failed decode step."""
 SECONDS_TO_AGREE = 30.0
-"""For the other tensor-parallel ranks to report the same failure."""
+"""Time limit for the other tensor-parallel ranks to report the same failure."""
 
 
 @dataclass
-class StepFailed(Exception):  # noqa: N818 - it is no error of this code
+class StepFailed(Exception):  # noqa: N818 - not an error of this code
     """A step of the scheduler raised.
 
     Attributes:
         error: what was raised.
         during: "schedule", "run", "sample" or "process".
-        batch: the batch of the step; None while the next one was chosen.
+        batch: the batch of the step; None if the step failed while choosing the next batch.
         lost: requests that were taken from the waiting queue and are in no batch that the scheduler knows.
     """
 
@@ -68,20 +69,20 @@ class Isolation:
     """Repairs one scheduler after failed steps.
 
     Args:
-        scheduler: SGLang's, of a server that :func:`reason_against` has nothing against.
+        scheduler: SGLang's scheduler, for which :func:`reason_against` is None.
     """
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.failures: dict[str, int] = {}
-        """Failed batches by the id of each request that was in one and goes on."""
+        """Number of failed batches, by the id of each request that was in one and goes on."""
         self._ranks = _group_of_ranks(scheduler)
 
     def recover(self, failed: StepFailed) -> None:
-        """Leave the scheduler with every request that can go on, and answer the others with an error.
+        """Keep every request that can go on in the scheduler, and answer the others with an error.
 
         Raises:
-            Exception: the failure's own error, where the device or another rank cannot go on.
+            Exception: the failure's own error, if the device or another rank cannot go on.
         """
         logger.error(
             "sglang-gemma4: a step failed (%s); its requests are tried one by one:\n%s",
@@ -99,7 +100,7 @@ class Isolation:
             self._count(suspects, failed.error)
 
     def _count(self, suspects: Iterable[Any], error: Exception) -> None:
-        """Nobody failed alone: those that were in too many such batches end, however often others were to blame."""
+        """No request failed at batch 1: end those that were in too many failed batches, even if others were the cause."""
         scheduler = self.scheduler
         there = {req.rid for req in [*scheduler.running_batch.reqs, *scheduler.waiting_queue]}
         self.failures = {rid: count for rid, count in self.failures.items() if rid in there}
@@ -117,7 +118,7 @@ class Isolation:
             end(self.scheduler, req, error)
 
     def _must_agree(self, error: Exception) -> None:
-        """A failure of one rank alone leaves the others in a collective that nothing ends."""
+        """Raise ``error`` unless every rank has this failure: other ranks would stay in a collective that nothing ends."""
         if self._ranks is None:
             return
         try:
@@ -127,7 +128,7 @@ class Isolation:
             raise error from None
 
     def _must_work(self, error: Exception) -> None:
-        """An illegal address or a device assert leaves a device that refuses everything."""
+        """Raise ``error`` if the device refuses all work, as after an illegal address or a device assert."""
         try:
             touch(self.scheduler.device)
         except Exception:
@@ -135,19 +136,19 @@ class Isolation:
             raise error from None
 
     def _take_out(self, failed: StepFailed) -> list[Any]:
-        """Release the failed batch's requests; the suspects, in their order. Others that were released wait in front of the queue."""
+        """Release the failed batch's requests; returns the suspects, in order. Other released requests go to the front of the queue."""
         scheduler = self.scheduler
         suspects = [*(failed.batch.reqs if failed.batch is not None else ()), *failed.lost]
         if failed.during == "process":
             for req in suspects:
-                req.is_retracted = not req.finished()  # so that a later step's result, which may be there, is not added to it
+                req.is_retracted = not req.finished()  # so that a later step's result, which may exist already, is not added to it
         self._drain(failed)
         if failed.batch is None and not suspects:
             suspects = list(self._begun())
         held = list(suspects)
         prefill = failed.during in ("run", "sample") and failed.batch.forward_mode.is_extend()
         if not (prefill and not set(suspects) & set(scheduler.running_batch.reqs)):
-            # Which of the running requests' tables the failed step has half changed is not known.
+            # It is not known which tables of running requests the failed step has partly changed.
             held += self._begun()
             scheduler.running_batch = empty_batch()
         if scheduler.chunked_req in held:
@@ -161,12 +162,12 @@ class Isolation:
         return [req for req in held if req in suspects]
 
     def _try_waiting(self, failed: StepFailed) -> bool:
-        """Whether it is a waiting request that cannot be admitted; then it is ended, and the running ones go on as they are."""
+        """Whether a waiting request caused the failure; that request is ended, and the running ones go on unchanged."""
         scheduler = self.scheduler
         self._drain(failed)
         last, running, chunked = scheduler.last_batch, scheduler.running_batch, scheduler.chunked_req
         if last is not None and last.forward_mode.is_extend():
-            last.filter_batch(reqs_to_exclude=[*running.reqs, *([] if chunked is None else [chunked])])  # it may be merged already
+            last.filter_batch(reqs_to_exclude=[*running.reqs, *([] if chunked is None else [chunked])])  # ``last`` may be merged already
             scheduler.running_batch = merged(running, last)
         if chunked is not None:
             release(self.scheduler, chunked)
@@ -176,7 +177,7 @@ class Isolation:
         return self._try_each(waiting, 0, until_one_fails=True) > 0
 
     def _begun(self) -> Iterable[Any]:
-        """Requests that run, were just prefilled or are prefilled in chunks."""
+        """Requests that are running, were just prefilled or are being prefilled in chunks."""
         scheduler = self.scheduler
         batches = [scheduler.running_batch, scheduler.last_batch, scheduler.cur_batch_for_debug]
         yield from (req for batch in batches if batch is not None for req in batch.reqs)
@@ -184,7 +185,7 @@ class Isolation:
             yield scheduler.chunked_req
 
     def _drain(self, failed: StepFailed) -> None:
-        """Add the results of earlier steps, which the overlapped loop has not looked at; what a failed one has begun is ended."""
+        """Process the results of earlier steps, which the overlapped loop has not processed; end what a failed one began."""
         scheduler = self.scheduler
         queue = getattr(scheduler, "result_queue", None) or ()
         allocator = scheduler.token_to_kv_pool_allocator
@@ -194,7 +195,7 @@ class Isolation:
         while queue:
             batch, result = queue.popleft()
             if failed.during == "sample" and result.delay_sample_func is not None:
-                continue  # the failed one: there are no tokens
+                continue  # this is the failed step: it has no tokens
             try:
                 scheduler.process_batch_result(batch, result)
             except StepFailed as another:
@@ -203,7 +204,7 @@ class Isolation:
                 stream_ended(self.scheduler, batch)
 
     def _try_each(self, suspects: list[Any], steps: int, until_one_fails: bool = False) -> int:
-        """Prefill each suspect alone, with ``steps`` decode steps behind; keep those that pass. Returns how many were ended."""
+        """Prefill each suspect at batch 1, then run ``steps`` decode steps; keep those that pass. Returns how many were ended."""
         scheduler = self.scheduler
         running, waiting, chunked = scheduler.running_batch, scheduler.waiting_queue, scheduler.chunked_req
         later: list[Any] = []
@@ -234,7 +235,7 @@ class Isolation:
         return ended
 
     def _give_up(self, req: Any, failed: StepFailed) -> None:
-        """End a request that failed alone.
+        """End a request that failed at batch 1.
 
         Raises:
             Exception: the failure's own error, as in :meth:`recover`.
@@ -250,7 +251,7 @@ class Isolation:
         end(self.scheduler, req, failed.error)
 
     def _run_alone(self, req: Any, steps: int) -> bool:
-        """Prefill ``req``, whole, and decode it for ``steps`` steps; whether there was memory for it.
+        """Prefill all of ``req`` and decode it for ``steps`` steps. Returns whether there was memory for it.
 
         Raises:
             StepFailed: one of its steps raised.
@@ -266,7 +267,7 @@ class Isolation:
         return True
 
     def _step(self) -> bool:
-        """One turn of SGLang's loop without receiving requests; whether there was something to run."""
+        """Run one iteration of SGLang's loop without receiving requests. Returns whether there was a batch to run."""
         scheduler = self.scheduler
         plan = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
@@ -283,13 +284,13 @@ class Isolation:
 
 
 def touch(device: str) -> None:
-    """Wait for a device and have it add two numbers; raises where an earlier error of its own has made it unusable."""
+    """Synchronise a device and run one addition on it; raises if an earlier error has made the device unusable."""
     torch.get_device_module(device).synchronize()
     torch.zeros(1, device=device).add_(1).item()
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Let go of the tensors that the frames of a failed forward hold: its activations."""
+    """Free the activations of a failed forward, which its frames hold."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
@@ -297,7 +298,7 @@ def _drop_frames(error: BaseException | None) -> None:
 
 
 def _group_of_ranks(scheduler: Any) -> Any:
-    """A group of this failure's own: nothing else may be sent where ranks wait for each other. None with one rank."""
+    """A gloo group used only to agree on failures, since no other message may reach that barrier. None with one rank."""
     from sglang.srt.runtime_context import get_parallel
 
     if get_parallel().tp_size == 1:

@@ -1,4 +1,4 @@
-"""Constrained answers end: blanks in a row in JSON are bounded, and a marker is no text of a string."""
+"""Hooks that make constrained answers end: consecutive blanks in JSON are limited, and a marker is never text of a string."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ BOUND, TEXT, WHERE = "gemma4_blanks", "gemma4_text_tokens", "gemma4_text_where"
 
 
 def choose(result: Any, server_args: Any, tokenizer: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``create_grammar_backend``. Outlines allows one blank unless the operator says otherwise."""
+    """After ``create_grammar_backend``: add the limits. Outlines already allows only one blank by default."""
     from sglang.srt.arg_groups.model_override_base import model_config_of
 
     from sglang_gemma4.models.config_files import named_gemma4
@@ -22,7 +22,7 @@ def choose(result: Any, server_args: Any, tokenizer: Any, *_args: Any, **_kwargs
 
 
 def keep_special_tokens_out(backend: Any, tokenizer: Any) -> None:
-    """Let no special token stand for text in what ``backend`` will make. Other backends than xgrammar know them apart."""
+    """Keep special tokens from matching text in grammars that ``backend`` compiles. Only xgrammar needs this."""
     from sglang_gemma4.serving.text_tokens import TextTokens, special_tokens
 
     if hasattr(backend, "grammar_compiler") and hasattr(tokenizer, "all_special_ids"):
@@ -32,7 +32,7 @@ def keep_special_tokens_out(backend: Any, tokenizer: Any) -> None:
 
 
 def bound(backend: Any) -> None:
-    """Bound the blanks of what ``backend`` will make; the operator's own bound stays in force."""
+    """Limit consecutive blanks in grammars that ``backend`` compiles; the operator's own limit stays in force."""
     from sglang.srt.runtime_context import get_serving
 
     from sglang_gemma4.serving.blank_bound import BLANKS, BlankBound, pattern
@@ -52,7 +52,7 @@ def bound(backend: Any) -> None:
 
 
 def remember(result: Any, backend: Any, ctx: Any, key_string: str, grammar_stats: Any) -> Any:
-    """After ``XGrammarGrammarBackend._from_context``: a compiled grammar, which all its copies share, knows its rules."""
+    """After ``XGrammarGrammarBackend._from_context``: store the limits with the compiled grammar, which all its copies share."""
     from sglang_gemma4.serving.text_tokens import SIGN
 
     kind = grammar_stats.dispatch_type
@@ -65,7 +65,7 @@ def remember(result: Any, backend: Any, ctx: Any, key_string: str, grammar_stats
 
 
 def mask_tokens(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
-    """After ``XGrammarGrammar.fill_vocab_mask``."""
+    """After ``XGrammarGrammar.fill_vocab_mask``: apply the limits to row ``idx`` of the mask."""
     blanks, text = getattr(grammar.ctx, BOUND, None), getattr(grammar.ctx, TEXT, None)
     if blanks is not None:
         blanks.apply(vocab_mask[idx].numpy(), grammar.accepted_tokens)
@@ -74,7 +74,7 @@ def mask_tokens(_result: None, grammar: Any, vocab_mask: Any, idx: int) -> None:
 
 
 def guide_tags(original: Callable[..., Any], backend: Any, key_string: str) -> Any:
-    """Around ``GuidanceBackend.dispatch_structural_tag``, which has none of the server's options."""
+    """Around ``GuidanceBackend.dispatch_structural_tag``: add the server's whitespace options, which stock leaves out."""
     from sglang_gemma4.serving.blank_bound import guided_tag
 
     pattern = backend.whitespace_pattern

@@ -1,4 +1,4 @@
-"""JSON values as JSON schema compares them: 1 equals 1.0, true does not equal 1, also inside arrays and objects."""
+"""Compares JSON values as JSON schema does: 1 equals 1.0, true does not equal 1, also inside arrays and objects."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 
 
 def canonical(value: Any, work: Work) -> str:
-    """A text that two JSON values share if and only if they are equal; what is inside costs steps too.
+    """A text that two JSON values share if and only if they are equal; nested values spend steps of ``work`` too.
 
     Raises:
         TooMuchWorkError: the budget is spent.
@@ -28,7 +28,7 @@ def canonical(value: Any, work: Work) -> str:
 
 
 def types_of(value: Any) -> tuple[str, ...]:
-    """The types of a value: two for an integer, none for what is not JSON."""
+    """The JSON schema types of a value: two for an integer, none for a value that is not JSON."""
     if isinstance(value, bool):
         return ("boolean",)
     if isinstance(value, int):

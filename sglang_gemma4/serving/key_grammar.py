@@ -1,4 +1,4 @@
-"""Grammar of an object's bare keys: which are written without delimiters, and the keys that are none of those declared."""
+"""Grammar of an object's bare keys: which keys are written without delimiters, and which keys are not declared."""
 
 from collections.abc import Iterable
 
@@ -15,9 +15,9 @@ def is_bare(key: str) -> bool:
 
 
 def other_keys(rules: Rules, declared: Iterable[str], rest: Ref) -> Ref:
-    """Bare keys that are not among ``declared``; ``rest`` are any characters of a bare key, or none."""
+    """A rule for bare keys that are not among ``declared``; ``rest`` matches any number of characters of a bare key."""
     names = {key for key in declared if is_bare(key) and " " not in key}
-    following: dict[str, set[str]] = {"": set()}  # by a beginning of names, the characters that follow it in one
+    following: dict[str, set[str]] = {"": set()}  # by prefix of names: the characters that follow it
     for key in names:
         rules.work.spend(len(key) + (len(key) ** 2 >> 8))
         for n, character in enumerate(key):

@@ -16,7 +16,7 @@ from sglang_gemma4.tiny import checkpoints
 def serve(model: str, flags: Sequence[str]) -> int:
     """Replace this process by SGLang's server for ``model``; the flags are passed on unchanged.
 
-    Without a GPU the CPU reference engine's environment and flags are added, where the operator gave none.
+    Without a GPU, the CPU reference engine's environment and flags are added unless the operator gave them.
 
     Raises:
         ValueError: a switch, the model, the assistant or the attention backend is wrong; nothing was started.

@@ -5,7 +5,7 @@ CALL_END = "<tool_call|>"
 THOUGHT_START = "<|channel>"
 THOUGHT_END = "<channel|>"
 LABEL = "thought\n"
-"""The first line of a thought, behind its marker."""
+"""The first line of a thought, after its marker."""
 STRING = '<|"|>'
 """Begins and ends a string in the arguments of a call."""
 
@@ -13,7 +13,7 @@ _LONGEST = max(map(len, (CALL_START, CALL_END, THOUGHT_START, THOUGHT_END, STRIN
 
 
 def partial(text: str, at: int, markers: tuple[str, ...]) -> int:
-    """Length of the end of ``text[at:]`` that may become one of ``markers`` when more text comes; only their first character is ``<``."""
+    """Length of the end of ``text[at:]`` that may become one of ``markers`` with more text. Markers have ``<`` only as first character."""
     begin = text.rfind("<", max(at, len(text) - _LONGEST))
     end = text[begin:] if begin >= 0 else ""
     return len(end) if end and any(marker.startswith(end) and marker != end for marker in markers) else 0

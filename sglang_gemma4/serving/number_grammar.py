@@ -1,7 +1,7 @@
 """Grammar of decimal numbers between two bounds.
 
-Lengths are limited, because a model that is forced to write a number may repeat a digit for ever: ``DIGITS`` digits before the point,
-``PLACES`` after it (more than any float above 1e-7 needs), three in the exponent.
+Lengths are limited, because a model that is forced to write a number may repeat a digit for ever. The limits are ``DIGITS`` digits before
+the point, ``PLACES`` after it (more than any float above 1e-7 needs), and three in the exponent.
 """
 
 import math
@@ -23,7 +23,7 @@ ANY_NUMBER: list[Sequence_] = [(*integer, _FRACTION, _EXPONENT) for integer in A
 
 
 def integers(low: float | None, high: float | None) -> list[Sequence_]:
-    """Integers from ``low`` to ``high``, both included; None: no bound. Without any between them there is no alternative."""
+    """Integers from ``low`` to ``high``, both included; None is no bound. Returns no alternative if there is no such integer."""
     if low is None and high is None:
         return ANY_INTEGER
     least = None if low is None else math.ceil(low)
@@ -34,7 +34,7 @@ def integers(low: float | None, high: float | None) -> list[Sequence_]:
 
 
 def numbers(rules: Rules, low: float | None, high: float | None, without_low: bool = False, without_high: bool = False) -> list[Sequence_]:
-    """Numbers from ``low`` to ``high``, without exponent if there is a bound; ``without_...``: the bound itself is excluded.
+    """Numbers from ``low`` to ``high``, without exponent if there is a bound; ``without_...`` excludes the bound itself.
 
     A bound that is not an integer is widened to the next one.
     """

@@ -1,4 +1,4 @@
-"""What SGLang does with a long prompt on the server's event loop is done in a thread, so that other clients' answers go on meanwhile."""
+"""Moves SGLang's work on long prompts from the server's event loop to a thread, so that other clients' answers are not delayed."""
 
 import asyncio
 import copy
@@ -11,10 +11,10 @@ from sglang_gemma4.serving.client_errors import in_thread, reading
 
 
 async def tokenized(original: Callable[..., Any], manager: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``TokenizerManager._tokenize_texts``.
+    """Around ``TokenizerManager._tokenize_texts``: tokenise long texts in a thread.
 
     Raises:
-        ValueError: a text is longer than any context.
+        ValueError: a text is too long for the context, however it is tokenised.
     """
     length = prompt_length.characters(texts)
     if length <= prompt_length.QUICK or manager.async_dynamic_batch_tokenizer is not None:
@@ -27,7 +27,7 @@ async def tokenized(original: Callable[..., Any], manager: Any, texts: Any, *arg
 
 
 async def threaded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around a coroutine that awaits nothing."""
+    """Around a coroutine that awaits nothing: run it in a thread."""
     return await in_thread(original(*args, **kwargs))
 
 
@@ -36,7 +36,7 @@ async def messages(original: Callable[..., Awaitable[Any]], server: Any, request
     try:
         asked = server._convert_to_chat_completion_request(request)
     except Exception:
-        return await original(server, request, raw_request)  # which answers it
+        return await original(server, request, raw_request)  # it answers the error
     chat, own = copy.copy(server.openai_serving_chat), copy.copy(server)
     error = await _thread(reading, chat._validate_request, asked)
     made = _Result() if error else await _Result.of(chat._convert_to_internal_request, asked, raw_request)
@@ -51,7 +51,7 @@ async def _thread(work: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Result:
-    """What a call gave or raised, to be given or raised again."""
+    """What a call returned or raised, to be returned or raised again by ``give``."""
 
     def __init__(self, value: Any = None, error: Exception | None = None) -> None:
         self._value, self._error = value, error

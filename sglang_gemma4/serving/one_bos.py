@@ -1,4 +1,4 @@
-"""A raw text is read behind one <bos>, as Gemma 4 was trained; a text that begins with <bos> gets no second one."""
+"""Gives a raw text exactly one leading <bos>, as in Gemma 4's training; a text that begins with <bos> gets no second one."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from typing import Any
 def begin_texts(tokenizer: Any) -> str | None:
     """Make ``tokenizer`` put one <bos> in front of each text that it encodes with special tokens; chat templates write their own.
 
-    SGLang does so for a Gemma tokenizer that it loads for a text-only model, but not for one that comes with a processor. There is one
-    way for both, and for a text that begins with <bos> already: it is the one that counts.
+    SGLang does so for a Gemma tokenizer that it loads for a text-only model, but not for one that comes with a processor. This treats both
+    the same, and a leading <bos> of the text itself is the one that counts.
 
     Returns:
         Why texts are left as they are, or None.
@@ -22,9 +22,10 @@ def begin_texts(tokenizer: Any) -> str | None:
 
 
 class OneBos:
-    """Stands for a tokenizer's ``_encode_plus``. A deep copy or a pickle of the tokenizer has one of its own; a closure would stay shared.
+    """Replaces a tokenizer's ``_encode_plus``.
 
-    SGLang copies the processor for each thread that processes media.
+    SGLang copies the processor for each thread that processes media. A copy or pickle of the tokenizer gets its own ``OneBos``; a closure
+    would stay shared.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -39,7 +40,7 @@ class OneBos:
 def reuses_ids(server: Any, processed: Any, is_multimodal: bool) -> bool:
     """Whether a chat without media can go to the engine as the ids that its template gave.
 
-    SGLang has a tokenizer that adds <bos> read the rendered text again, on the event loop. Here both have the same ids.
+    For a tokenizer that adds <bos>, SGLang tokenises the rendered text again, on the event loop. Here both give the same ids.
 
     Args:
         server: SGLang's ``OpenAIServingChat``; the conditions are those of its ``_can_reuse_text_only_prompt_ids``.
@@ -56,7 +57,7 @@ def reuses_ids(server: Any, processed: Any, is_multimodal: bool) -> bool:
 
 
 def without_bos(text: Any, bos: str) -> Any:
-    """``text``, a string or a list of them, without a leading ``bos``; a pair as it is."""
+    """``text``, a string or a list of strings, without leading ``bos``; a pair inside a list is unchanged."""
     if isinstance(text, list | tuple):
         return [without_bos(one, bos) if isinstance(one, str) else one for one in text]
     return text.removeprefix(bos) if isinstance(text, str) else text

@@ -9,10 +9,10 @@ _PROMPT_END = 4096  # tokens
 
 
 def opening_of(messages: Any, tokenizer: Any, request: Any) -> str:
-    """What an answer begins behind: an open thought's marker and label, or "".
+    """The marker and label of the thought that the prompt leaves open, or "".
 
-    Only the prompt's end counts, since clients may write markers: what the template put there, and behind it the beginning of an answer
-    that the request wants continued. For text-only models SGLang keeps only the prompt's tokens.
+    Only the prompt's end counts, since clients may write markers elsewhere: the template's end, then the beginning of an answer that the
+    request wants continued. For text-only models SGLang keeps only the prompt's tokens.
     """
     prompt = str(messages.prompt or tokenizer.decode(list(messages.prompt_ids or [])[-_PROMPT_END:]))
     begun = begun_answer(request)

@@ -1,4 +1,4 @@
-"""Completes arguments of calls that were cut off or are absent: in a conversation's history, and where an endpoint sends whole objects."""
+"""Completes call arguments that were cut off or are absent, in a conversation's history and where an endpoint sends whole objects."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from sglang_gemma4.serving.arguments_json import without_halves
 
 
 def whole_arguments(arguments: Any) -> Any:
-    """Return arguments that a template can render: ``{}`` for absent ones; those that ``max_tokens`` cut off are closed where they end.
+    """Arguments that a template can render: ``{}`` for absent ones; those that ``max_tokens`` cut off are closed where they end.
 
     Text that does not begin as JSON is returned unchanged, and SGLang refuses it.
     """
@@ -22,14 +22,14 @@ def whole_arguments(arguments: Any) -> Any:
 
 
 def closed(text: str) -> Any:
-    """The object that a beginning of JSON holds; ``text`` itself if it is none."""
+    """The object that truncated JSON holds; ``text`` itself if it holds no object."""
     from partial_json_parser import Allow, loads  # type: ignore[import-untyped]
 
     if not text.lstrip().startswith("{"):
         return text
     try:
         found = loads(without_halves(text), Allow.ALL)
-    except Exception:  # the parser asserts on some of what it cannot read
+    except Exception:  # the parser raises AssertionError for some texts
         return text
     return found if isinstance(found, dict) else text
 
@@ -42,7 +42,7 @@ def close_last(calls: list[Any] | None) -> None:
 
 
 def repair(messages: list[Any]) -> None:
-    """Make the arguments of all past calls whole, in place."""
+    """Complete the arguments of all past calls, in place."""
     for message in messages:
         for call in getattr(message, "tool_calls", None) or []:
             if (function := getattr(call, "function", None)) is not None:

@@ -1,7 +1,7 @@
-"""Reads the grammars that xgrammar prints, as far as is needed to find where an answer would have no next token, or no end.
+"""Reads grammars that xgrammar prints, as far as needed to find rules at which an answer has no next token, or no end.
 
-The first is where a text has come to a rule that nothing begins, such as ``x`` in ``root ::= "a" x`` and ``x ::= x``; the second where all
-of a rule's texts are infinite, such as ``x ::= "a" x``.
+An answer has no next token at a rule that nothing begins, such as ``x`` in ``root ::= "a" x`` and ``x ::= x``. It has no end at a rule
+whose texts are all infinite, such as ``x ::= "a" x``.
 """
 
 import re
@@ -12,7 +12,7 @@ _RULE = re.compile(r"^(\S+?)(?:\[[^\]]*\])? ::= (.*)$", re.M)
 _TAG = re.compile(r'^\s+\("(?:\\.|[^"\\])*", ([A-Za-z_][\w.-]*)\),?$', re.M)
 
 Items = list[tuple[str, bool]]
-"""Rules' names, "" for any text, and whether each may be left out."""
+"""A sequence of (rule's name or "" for any text, whether it may be left out)."""
 Rules = dict[str, list[Items]]
 
 
@@ -45,7 +45,7 @@ def dead_end(grammar: str) -> str | None:
 
 
 def without_end(grammar: str) -> str | None:
-    """A rule that an answer may come to and that no finite text matches; None if there is none.
+    """A rule that an answer may reach and that no finite text matches; None if there is none.
 
     Args:
         grammar: as ``str(xgrammar.Grammar)`` writes it.
@@ -60,7 +60,7 @@ def _rules(grammar: str) -> Rules:
 
 
 def _ended(rules: Rules) -> set[str]:
-    """The rules that a finite text matches."""
+    """The rules that some finite text matches."""
     return _grown(rules, lambda items, found: all(left_out or _known(rules, name, found) for name, left_out in items))
 
 
@@ -69,7 +69,7 @@ def _known(rules: Rules, name: str, found: set[str]) -> bool:
 
 
 def _first(items: Items, empty: set[str]) -> Iterator[str]:
-    """What may come first in a sequence."""
+    """Names of what may come first in a sequence."""
     for name, left_out in items:
         yield name
         if not left_out and name not in empty:
@@ -77,10 +77,10 @@ def _first(items: Items, empty: set[str]) -> Iterator[str]:
 
 
 def _grown(rules: Rules, holds: Callable[[Items, set[str]], bool]) -> set[str]:
-    """The rules with an alternative that ``holds``, given those found before."""
+    """The smallest set of rules that have an alternative for which ``holds``, given the set."""
     found: set[str] = set()
     names, before = list(rules), -1
-    while len(found) > before:  # to and fro, since rules mostly use those before or those behind them
+    while len(found) > before:  # in alternating direction, since rules mostly use rules near them
         before = len(found)
         for name in names:
             if name not in found and any(holds(items, found) for items in rules[name]):
@@ -90,7 +90,7 @@ def _grown(rules: Rules, holds: Callable[[Items, set[str]], bool]) -> set[str]:
 
 
 def _alternatives(written: str) -> Iterator[Items]:
-    """The sequences of a rule's alternatives; what only must follow, ``(=...)``, is left out."""
+    """The sequences of a rule's alternatives; lookaheads ``(=...)`` are left out."""
     items: Items = []
     depth, ahead = 0, 0
     for piece in _PIECE.findall(written):

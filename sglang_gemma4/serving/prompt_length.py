@@ -1,11 +1,11 @@
-"""Texts that no context holds are refused before they are tokenised, which takes a second per megabyte."""
+"""Refuses texts that cannot fit the context before they are tokenised, which takes a second per megabyte."""
 
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 QUICK = 4096
-"""Characters that are tokenised on the event loop: less than a millisecond."""
+"""Most characters that are tokenised on the event loop: less than a millisecond."""
 
 
 @lru_cache(4)
@@ -21,13 +21,13 @@ def characters(texts: Any) -> int:
 
 
 def check(texts: Iterable[str], tokenizer: Any, context: int) -> None:
-    """Judge the texts of one prompt.
+    """Check the length of one prompt's texts.
 
     Args:
         context: the most tokens of a prompt.
 
     Raises:
-        ValueError: they have more characters than ``context`` of the longest tokens have.
+        ValueError: the texts have more characters than ``context`` of the longest tokens.
     """
     found = sum(map(len, texts))
     if found <= context:

@@ -1,4 +1,4 @@
-"""What a request asks of positions of its prompt, judged once the prompt's length is known."""
+"""Checks what a request asks for at positions of its prompt, once the prompt's length is known."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from sglang_gemma4.serving.request_limits import LOGPROBS, LOGPROBS_EACH, Limits
 from sglang_gemma4.serving.value_kinds import is_integer, refuse
 
 UNLESS_ASKED = 128
-"""SGLang's max_new_tokens where a request names none; None stands for the rest of the context."""
+"""SGLang's max_new_tokens for a request that has none; an explicit None is the rest of the context."""
 
 
 def judge(request: Any, ids: Sequence[int] | None, limits: Limits) -> None:
     """Check one prompt's request for generation.
 
     Args:
-        ids: the prompt's token ids, media's placeholders included; None where it comes as embeddings.
+        ids: the prompt's token ids, including media placeholders; None if the prompt comes as embeddings.
 
     Raises:
         ValueError: a position is outside the prompt, or more log-probabilities are asked for than one answer may carry.

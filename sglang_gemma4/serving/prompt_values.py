@@ -1,4 +1,4 @@
-"""What a prompt may be: text, token ids or embeddings, one of them or a batch."""
+"""Checks a request's prompts: text, token ids or embeddings, one prompt or a batch."""
 
 import array
 import math
@@ -14,7 +14,7 @@ _LISTS = (list, tuple, array.array)
 
 @dataclass(frozen=True)
 class Shape:
-    """How many prompts a request has, and whether they are a list."""
+    """Number of prompts in a request, and whether they are a list."""
 
     prompts: int
     is_list: bool
@@ -24,7 +24,7 @@ def judge_prompts(request: Any, limits: Limits) -> Shape:
     """Check the prompts of a request.
 
     Raises:
-        ValueError: there is none, one is empty or of a wrong type, an id is outside the vocabulary, or an embedding has another width.
+        ValueError: there is no prompt, one is empty or of a wrong type, an id is outside the vocabulary, or an embedding has a wrong width.
     """
     if request.text is not None:
         return _judge_texts(request.text)
@@ -65,10 +65,10 @@ def _judge_ids(given: Any, limits: Limits, may_be_empty: bool) -> Shape:
 
 
 def judge_ids(field: str, ids: Sequence[Any], vocabulary: int) -> None:
-    """Check token ids; thousands cost microseconds.
+    """Check token ids; thousands take microseconds.
 
     Raises:
-        ValueError: one is no integer or outside the vocabulary.
+        ValueError: an id is not an integer or is outside the vocabulary.
     """
     if set(map(type, ids)) <= {int} and (not ids or (min(ids) >= 0 and max(ids) < vocabulary)):
         return
@@ -78,7 +78,7 @@ def judge_ids(field: str, ids: Sequence[Any], vocabulary: int) -> None:
 
 
 def _judge_company(request: Any, limits: Limits) -> None:
-    """Check that nothing of the request needs the ids for which embeddings stand."""
+    """Check that nothing else in the request needs token ids, which embeddings replace."""
     if limits.layer_embeddings:
         raise ValueError("input_embeds: each layer of this model (E2B, E4B) embeds every token id itself, so it needs ids; send input_ids")
     for name in ("session_params", "image_data", "video_data", "audio_data"):

@@ -1,4 +1,4 @@
-"""What a request's JSON body may be like, judged before it is validated: that takes time on the event loop for each value in it."""
+"""Limits a request's JSON body, before validation, which takes event-loop time for each value in the body."""
 
 import re
 from collections.abc import Iterator
@@ -7,35 +7,35 @@ from typing import Any
 DEPTH = 128
 """Most arrays and objects around a value; the chat template and the validators recurse."""
 CONTAINERS = 100_000
-"""Most arrays and objects of a body: 0.1 s of the event loop."""
+"""Most arrays and objects of a body: they take 0.1 s of the event loop."""
 MIXED = 4096
-"""Most elements of one array: messages, parts of a content, tools. Each that is wrong costs 30 microseconds of the event loop or more."""
+"""Most elements of one array (messages, content parts, tools). Each wrong element costs 30 microseconds of the event loop or more."""
 ELEMENTS = 50_000
 """Most prompts of one request, and most elements of an array inside a schema."""
 VALUES = 500_000
 """Most elements of all arrays of a body."""
 EMBEDDINGS = 16_000_000
 """Most numbers of a body with ``input_embeds``."""
-_FREE = 5  # arrays and objects around a value from which on it is a schema's or a message's own
+_FREE = 5  # nesting depth from which on values belong to a schema or a message
 _KINDS: dict[str, tuple[frozenset[type], ...]] = {
     **dict.fromkeys(("input_ids", "tokens", "token_ids_logprob"), (frozenset((int,)), frozenset((list,)))),
     **dict.fromkeys(("text", "prompt", "input"), (frozenset((int,)), frozenset((list,)), frozenset((str,)))),
     "input_embeds": (frozenset((int, float)), frozenset((float,)), frozenset((int,)), frozenset((list,))),
 }
-"""Fields whose arrays may have more than ``MIXED`` elements, and of which kinds those must all be."""
+"""Fields whose arrays may have more than ``MIXED`` elements, and the sets of types that all elements must belong to."""
 
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 class BodyError(ValueError):
-    """A body that is not served; the message is for the client."""
+    """The body is refused; the message is for the client."""
 
 
 def check_size(raw: bytes) -> None:
-    """Judge a body that is not parsed yet, in some milliseconds.
+    """Check an unparsed body, in a few milliseconds.
 
     Raises:
-        BodyError: it has more arrays and objects, or more values, than a body may have.
+        BodyError: the body has too many arrays and objects, or too many values.
     """
     most = EMBEDDINGS if b'"input_embeds"' in raw else VALUES
     if _opened(raw) > CONTAINERS or raw.count(b",") > most:
@@ -51,10 +51,10 @@ def _opened(raw: bytes) -> int:
 
 
 def check_shape(body: Any) -> None:
-    """Judge a parsed body.
+    """Check a parsed body.
 
     Raises:
-        BodyError: it is nested too deeply, or an array in it is too long; the message names its field.
+        BodyError: the body is nested too deeply, or an array or object in it is too long; the message names its field.
     """
     waiting = [(body, "the body", 1)] if isinstance(body, dict | list) else []
     while waiting:

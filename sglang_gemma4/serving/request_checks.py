@@ -1,4 +1,4 @@
-"""Values that no tensor holds, ids outside the vocabulary and fields of SGLang itself are a 400 before the scheduler."""
+"""Hooks that answer 400 before the scheduler to values that no tensor can hold, ids outside the vocabulary and SGLang's internal fields."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def _serves_gemma4(manager: Any) -> bool:
 
 
 def limits_of(manager: Any) -> Any:
-    """The limits of this process's server; made once."""
+    """The limits of this process's server, computed once."""
     found = getattr(manager, LIMITS, None)
     if found is None:
         from sglang.srt.runtime_context import get_observability
@@ -39,8 +39,7 @@ def limits_of(manager: Any) -> Any:
 
 
 def judge(manager: Any, obj: Any, request: Any = None) -> None:
-    """Before ``TokenizerManager.generate_request``, through which every endpoint and every call of an Engine goes.
-
+    """Before ``TokenizerManager.generate_request``, which every endpoint and every Engine call uses: check the request's values.
     Raises:
         ValueError: the request is answered with status 400.
     """
@@ -67,7 +66,7 @@ def _seeds() -> bool:
 
 
 def judge_positions(manager: Any, obj: Any, input_ids: Any) -> None:
-    """Before ``TokenizerManager._validate_one_request``: what depends on the prompt's length, which is known by now.
+    """Before ``TokenizerManager._validate_one_request``: check what depends on the prompt's length, which is known here.
 
     Raises:
         ValueError: the request is answered with status 400.
@@ -85,7 +84,7 @@ async def send_in_turn(original: Callable[..., Any], manager: Any, tokenized: An
 
 
 async def judge_fields(original: Callable[..., Any], obj: Any, request: Any) -> Any:
-    """Around the route ``/generate``: a client may not set what SGLang's parts tell each other."""
+    """Around the route ``/generate``: refuse a request that sets SGLang's internal fields."""
     from sglang_gemma4.serving import internal_fields
 
     refusal = internal_fields.refusal(obj)

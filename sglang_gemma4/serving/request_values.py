@@ -1,7 +1,7 @@
-"""The judge in front of the scheduler: every value of a request is checked before it is tokenised, batched or sent.
+"""Checks every value of a request before it is tokenised, batched or sent to the scheduler.
 
-What it raises is a ValueError that names the field, the value, the limit and, where there is one, the remedy; SGLang answers it with
-status 400. It looks at each value once, and costs microseconds and no tensor.
+A check raises a ValueError that names the field, the value, the limit and, if there is one, the remedy; SGLang answers it with status 400.
+Each value is checked once, in microseconds and without tensors.
 """
 
 import json
@@ -27,7 +27,7 @@ from sglang_gemma4.serving.value_kinds import (
 )
 
 HEALTH_CHECK = "HEALTH_CHECK"
-"""Requests whose id begins so are dropped while the server is busy: they ask only whether it lives."""
+"""Prefix of health checks' request ids; SGLang drops such requests while the server is busy."""
 NAME = text(NAME_LENGTH)
 REQUEST_ID = text(NAME_LENGTH, empty=False)
 SESSION: Mapping[str, Kind] = {
@@ -43,11 +43,11 @@ def judge(request: Any, limits: Limits, from_client: bool) -> None:
     """Check a request for generation, before SGLang spreads its lists over prompts.
 
     Args:
-        request: it has the fields of SGLang's ``GenerateReqInput``.
-        from_client: it came over a connection, not from a call in this process: its work is bounded too.
+        request: has the fields of SGLang's ``GenerateReqInput``.
+        from_client: whether the request came over a connection, not from a call in this process; then its work is limited too.
 
     Raises:
-        ValueError: a value is of a wrong type or outside its limits, or a list has not one entry for each prompt.
+        ValueError: a value is of a wrong type or outside its limits, or a list does not have one entry for each prompt.
     """
     if request.session_params is not None:
         _judge_session(request.session_params)
@@ -71,7 +71,7 @@ def judge(request: Any, limits: Limits, from_client: bool) -> None:
 
 
 def _judge_parameters(given: Any, shape: Shape, limits: Limits) -> int:
-    """Check the sampling parameters of all prompts; how many answers each prompt is to have."""
+    """Check the sampling parameters of all prompts. Returns the number of answers for each prompt."""
     if not isinstance(given, (list, tuple)):
         judge_sampling(given, limits)
         return _copies(given)
@@ -85,7 +85,7 @@ def _judge_parameters(given: Any, shape: Shape, limits: Limits) -> int:
 
 
 def wants_seed(given: Any) -> bool:
-    """Whether one of a judged request's sampling parameters has a seed that its answer would depend on."""
+    """Whether any of a checked request's sampling parameters has a seed that affects its answer."""
     several = given if isinstance(given, (list, tuple)) else [given]
     return any(one and one.get("sampling_seed") is not None and one.get("temperature") != 0 for one in several)
 
@@ -117,7 +117,7 @@ def _judge_each(name: str, given: Any, kind: Kind, shape: Shape) -> None:
 
 
 def each_prompts(limits: Limits) -> dict[str, Kind]:
-    """The kinds of fields that may have a value for each prompt."""
+    """The checks of fields that may have a value for each prompt."""
     return {
         "return_logprob": flag,
         "logprob_start_len": integer(-1, limits.context),
@@ -127,7 +127,7 @@ def each_prompts(limits: Limits) -> dict[str, Kind]:
 
 
 def processor(field: str, value: Any) -> None:
-    """A serialised logit processor, as far as can be told without running what it holds."""
+    """Check for a serialised logit processor, as far as possible without running its content."""
     text(PROCESSOR_LENGTH)(field, value)
     try:
         bytes.fromhex(json.loads(value)["callable"])
@@ -164,7 +164,7 @@ SCALARS: Mapping[str, Kind] = {
 
 
 def _judge_names(request: Any, from_client: bool) -> None:
-    """Check the request's ids; SGLang compares their number with the prompts itself."""
+    """Check the request's ids; SGLang itself compares their number with the number of prompts."""
     given = request.rid
     names = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
     for name in names:
@@ -176,7 +176,7 @@ def _judge_names(request: Any, from_client: bool) -> None:
 
 
 def _one_prompt(request: Any) -> bool:
-    """Whether the prompt is not in a list; sampled several times it is, to SGLang."""
+    """Whether the request has one prompt that is not in a list."""
     if request.text is not None:
         return isinstance(request.text, str)
     ids = request.input_ids if request.input_ids is not None else request.input_embeds[0]
@@ -187,7 +187,7 @@ def judge_ids_of_logprobs(given: Any, limits: Limits, shape: Shape) -> None:
     """Check token ids whose log-probabilities are asked for: one list for all prompts, or one for each.
 
     Raises:
-        ValueError: they are no such list, or an id is outside the vocabulary.
+        ValueError: ``given`` is no such list, or an id is outside the vocabulary.
     """
     if given is None:
         return

@@ -1,4 +1,4 @@
-"""What sampling parameters may be: a kind for each, so that none reaches a tensor that cannot hold it."""
+"""Checks sampling parameters, each with a check of its own, so that no value reaches a tensor that cannot hold it."""
 
 import re
 from collections.abc import Mapping
@@ -39,15 +39,15 @@ ALSO = {
     "min_new_tokens": "min_tokens",
     "sampling_seed": "seed",
 }
-"""What other endpoints call a parameter."""
+"""Names of parameters at other endpoints."""
 _SET_HERE = absent("SGLang sets this field itself; use stop or stop_regex")
 
 
 def judge_sampling(parameters: Any, limits: Limits, where: str = "sampling_params") -> None:
-    """Check one prompt's sampling parameters; None and parameters that are None stand for SGLang's defaults.
+    """Check one prompt's sampling parameters; None, also for a single parameter, means SGLang's default.
 
     Raises:
-        ValueError: a parameter is unknown or its value is not of its kind.
+        ValueError: a parameter is unknown or its value is not allowed.
     """
     if parameters is None:
         return
@@ -71,7 +71,7 @@ def _judge_lengths(parameters: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=8)
 def sampling_kinds(limits: Limits) -> Mapping[str, Kind]:
-    """The kind of each sampling parameter; those of grammars and watermarks are judged elsewhere."""
+    """The check of each sampling parameter; grammars and watermarks are checked elsewhere."""
     ids = integer(0, limits.vocabulary - 1)
     return {
         "max_new_tokens": integer(0, INT32_MAX),
@@ -100,7 +100,7 @@ def sampling_kinds(limits: Limits) -> Mapping[str, Kind]:
 
 
 def biases(limits: Limits) -> Kind:
-    """An object of at most :data:`BIASES` finite biases by token id."""
+    """Check for an object of at most :data:`BIASES` finite biases by token id."""
     bias, ids = number(-LARGEST_BIAS, LARGEST_BIAS), integer(0, limits.vocabulary - 1)
 
     def check(field: str, value: Any) -> None:
@@ -115,13 +115,13 @@ def biases(limits: Limits) -> Kind:
 
 
 def _token_id(key: Any) -> Any:
-    """JSON's keys are strings: "7" is token 7."""
+    """The token id of a JSON key, which is a string: "7" is token 7. Other keys are returned unchanged."""
     digits = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12
     return int(key) if digits or is_integer(key) else key
 
 
 def pattern(field: str, value: Any) -> None:
-    """A regular expression that Python can read."""
+    """Check for a regular expression that Python can compile."""
     if not isinstance(value, str):
         refuse(field, value, "a string")
     try:
@@ -131,7 +131,7 @@ def pattern(field: str, value: Any) -> None:
 
 
 def plain_object(field: str, value: Any) -> None:
-    """An object of JSON values, neither deep nor large."""
+    """Check for an object of JSON values within the limits of depth and size."""
     if not isinstance(value, Mapping):
         refuse(field, value, "an object")
     level: list[Any] = [value]

@@ -1,6 +1,6 @@
-"""Whether a value is a JSON schema of draft 2020-12, in microseconds for each of its schemas.
+"""Checks whether a value is a JSON schema of draft 2020-12, in microseconds per subschema.
 
-``jsonschema`` interprets the draft's meta-schema, which takes a second for 100 kB.
+``jsonschema`` interprets the draft's meta-schema instead, which takes a second for 100 kB.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from sglang_gemma4.serving.json_values import TYPES, types_of
 
 _PATTERNS = 10_000
-"""Characters of regular expressions that are read; further ones are taken for right."""
+"""Most characters of regular expressions that are checked; further ones are assumed correct."""
 _ANCHOR = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*\Z")
 
 _ONE = ("items", "contains", "additionalProperties", "propertyNames", "if", "then", "else", "not", "contentSchema")
@@ -87,7 +87,7 @@ def fault(schema: Any) -> str | None:
 
 
 def _inside(keyword: str, value: Any) -> list[tuple[str, Any]] | None:
-    """The schemas under ``keyword``, with the rest of their place; None if there should be some and are not."""
+    """The schemas under ``keyword``, each with the rest of its place; None if ``value`` does not have the schemas that it must."""
     if keyword in _OF_ONE:
         return [("", value)]
     if keyword in _OF_SOME:

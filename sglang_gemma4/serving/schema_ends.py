@@ -1,7 +1,7 @@
-"""Whether a value of a JSON schema can be written to its end, and the place in the schema that keeps it from that.
+"""Finds JSON schemas whose values can never be completed, and the place in the schema that is the cause.
 
-A schema without an end allows nothing (contradictions), or only values that contain another of the same kind without end. Grammars of
-both are compiled: an answer goes on until ``max_tokens``.
+Such a schema allows nothing (contradictions), or only values that contain another of the same schema without end. Grammars of both
+compile, and an answer goes on until ``max_tokens``.
 """
 
 import math
@@ -14,19 +14,20 @@ from sglang_gemma4.serving.schema_shapes import OF_ARRAYS, OF_OBJECTS, Schema, S
 from sglang_gemma4.serving.work_budget import Work
 
 STEPS = 50_000
-"""Of work for one schema; one that needs more is judged by its grammar alone."""
-_PARTS = 10_000  # different schemas in one
-_PLACE = 300  # characters
+"""Steps of work for one schema. A schema that needs more is checked only by its grammar."""
+_PARTS = 10_000  # most different subschemas in a schema
+_PLACE = 300  # most characters of a place in a message
 
 Part = tuple[str, Schema]
 """A step from a schema to one of its parts, and the part."""
 
 
 def reason_against(schema: Schema, contradictions: bool = True) -> str | None:
-    """Why answers of ``schema`` may never end, with the place in it; None if each can end, or if that cannot be told.
+    """Why answers of ``schema`` may never end, with the place in it; None if each can end, or if that is not known.
 
     Args:
-        contradictions: what no value satisfies is a reason. Grammars of some end nevertheless, as where a required key is no property.
+        contradictions: also report schemas that no value satisfies. Some of their grammars end nevertheless, such as one whose required
+            key is no property.
     """
     try:
         return _Ends(schema).reason_against(contradictions)
@@ -35,7 +36,7 @@ def reason_against(schema: Schema, contradictions: bool = True) -> str | None:
 
 
 def reason_against_tag(tag: Any, contradictions: bool = True) -> str | None:
-    """The same for the schemas in a structural tag."""
+    """As :func:`reason_against`, for the schemas in a structural tag."""
     waiting = [tag]
     while waiting:
         one = waiting.pop()
@@ -50,14 +51,14 @@ def reason_against_tag(tag: Any, contradictions: bool = True) -> str | None:
 
 
 class _Ends:
-    """One schema's parts as rules of a grammar without texts."""
+    """One schema's parts as rules of a grammar that has no texts, only references."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._shapes = Shapes(root, Work(STEPS))
         self._rules = Rules(_PARTS, Work(STEPS))
         self._refs: dict[str, Ref] = {}
-        self._ways: dict[str, list[list[tuple[Part, Ref]]]] = {}  # by a rule: what each way to write a value must contain
+        self._ways: dict[str, list[list[tuple[Part, Ref]]]] = {}  # by rule: for each way to write a value, the parts it must contain
         self._waiting: list[tuple[Ref, Schema]] = []
         self._whole = self._of(root)
         while self._waiting:
@@ -86,7 +87,7 @@ class _Ends:
             if not endless and not contradictions:
                 return None
             return f"{place[:_PLACE]}: {_ENDLESS if endless else 'no value satisfies it'}"
-        for name, ways in self._ways.items():  # an answer may come there, and then not end
+        for name, ways in self._ways.items():  # an answer may reach this part, and then not end
             for way in ways:
                 if any(ref.name not in self._ended for _, ref in way):
                     place, endless = self._culprit("", Ref(name), [way])
@@ -105,7 +106,7 @@ class _Ends:
         return seen.get(rule.name) or place, rule.name in seen
 
     def _place(self, part: Schema) -> str | None:
-        """Where ``part`` stands in the whole schema; None for one that was put together from several."""
+        """The place of ``part`` in the whole schema; None for a part that was merged from several."""
         waiting: list[tuple[str, Any]] = [("#", self._root)]
         while waiting:
             self._shapes.work.spend(1)
@@ -125,13 +126,13 @@ def _references(way: Sequence[tuple[Part, Ref]]) -> Sequence_:
 
 
 def _ways(shape: Shape) -> Iterator[list[Part]]:
-    """The ways to write a value of ``shape``: what each must contain; none if there is no value."""
+    """For each way to write a value of ``shape``, the parts it must contain; none if there is no value."""
     allowed = types(shape)
     if "enum" in shape:
         if any((allowed is None or not allowed.isdisjoint(types_of(value))) and _fits(value, shape) for value in shape["enum"]):
             yield []
         return
-    if allowed is None:  # as backends take it
+    if allowed is None:  # grammar backends infer the type in the same way
         allowed = {kind for kind, words in (("object", OF_OBJECTS), ("array", OF_ARRAYS)) if any(word in shape for word in words)}
     if not allowed or allowed & {"null", "boolean"}:
         yield []
@@ -176,7 +177,7 @@ def _has_integer(shape: Shape) -> bool:
 
 def _bound(shape: Shape, word: str, default: float) -> float:
     found = shape.get(word, default)
-    return default if isinstance(found, bool) else found  # draft 4 had truth values
+    return default if isinstance(found, bool) else found  # in draft 4 exclusive bounds were booleans
 
 
 def _ways_of_arrays(shape: Shape) -> Iterator[list[Part]]:

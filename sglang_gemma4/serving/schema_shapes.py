@@ -1,8 +1,8 @@
-"""A JSON schema as a list of shapes without references and combinations; a value must have one of the shapes.
+"""Turns a JSON schema into a list of shapes without references and combinations; a value must have one of the shapes.
 
-A shape is a plain schema with keywords about the value itself. ``$ref`` and ``allOf`` are merged into the schema that has them, ``anyOf``
-and ``oneOf`` become alternatives. What cannot be expressed (``not``, ``if``, ``uniqueItems``, ...) is left out and reported, so that the
-shapes allow more than the schema, never less.
+A shape is a plain schema with keywords about the value itself. ``$ref`` and ``allOf`` are merged into the schema that has them; ``anyOf``
+and ``oneOf`` become alternatives. Keywords that cannot be expressed (``not``, ``if``, ``uniqueItems``, ...) are left out and reported. The
+shapes may therefore allow more than the schema, never less.
 """
 
 import json
@@ -26,8 +26,8 @@ NOT_ENFORCED = (
 )
 """Keywords that restrict a value and that the grammar does not enforce."""
 COMBINATIONS = 256
-"""Most alternatives of one schema; where ``anyOf`` inside ``allOf`` makes more, the last ones are not enforced."""
-_CHARACTERS = 32  # of JSON text that are written, or of a reference that are followed, in a step
+"""Most alternatives of one schema. If ``anyOf`` inside ``allOf`` gives more, the last conditions are not enforced."""
+_CHARACTERS = 32  # characters of written JSON, or of a followed reference, per step of work
 
 _KEPT = {"type", "enum", "const", "multipleOf", "pattern", *LOWER, *UPPER, *OF_OBJECTS, *OF_ARRAYS}
 
@@ -48,8 +48,8 @@ class Shapes:
         self._root = root
         self.work = work or Work()
         self.widened: set[str] = set()
-        self._found: dict[int, tuple[Schema, list[Shape]]] = {}  # by a schema's id, with the schema, so that the id stays its own
-        self._members: dict[int, tuple[Any, dict[str, Any]]] = {}  # an enum's values, by its id
+        self._found: dict[int, tuple[Schema, list[Shape]]] = {}  # by ``id`` of a schema, which is kept so that its id is not reused
+        self._members: dict[int, tuple[Any, dict[str, Any]]] = {}  # an enum's values, by the enum's ``id``
 
     def of(self, schema: Schema) -> list[Shape]:
         """The shapes of ``schema``, which is part of the root; none if it allows nothing.
@@ -82,10 +82,10 @@ class Shapes:
         return shapes
 
     def _parts(self, schema: Mapping[str, Any], followed: tuple[str, ...]) -> Iterable[list[Shape]]:
-        """For each condition besides a schema's own keywords, the shapes that meet it."""
+        """For each ``$ref``, ``allOf`` part, ``anyOf`` and ``oneOf`` of a schema, the shapes that meet it."""
         if "$ref" in schema:
             reference = schema["$ref"]
-            # A reference that leads back to itself without a condition on the value in between allows nothing.
+            # A reference that leads back to itself without a step into the value allows nothing.
             yield [] if reference in followed else self._shapes(self._resolved(reference), (*followed, reference))
         for part in schema.get("allOf", ()):
             yield self._shapes(part, followed)
@@ -108,7 +108,7 @@ class Shapes:
         return cast(Schema, place)
 
     def _merged(self, one: Shape, other: Shape) -> Shape | None:
-        """The shape that meets both; None if nothing does."""
+        """The shape of values that meet both shapes; None if no value does."""
         self.work.spend(16 + len(one) + len(other))
         both = {**one, **other}
         for keyword in one.keys() & other.keys():
@@ -155,7 +155,7 @@ class Shapes:
         return self._members[id(values)][1]
 
     def _every(self, *schemas: Schema) -> Schema:
-        """The conjunction of schemas, written the same way for any order of them."""
+        """The conjunction of schemas, with the same result in any order."""
         parts: dict[str, Schema] = {}
         for schema in schemas:
             inner = schema["allOf"] if isinstance(schema, Mapping) and set(schema) == {"allOf"} else [schema]
@@ -167,14 +167,14 @@ class Shapes:
         return True if not kept else kept[0] if len(kept) == 1 else {"allOf": kept}
 
     def written(self, schema: Schema) -> str:
-        """``schema`` as JSON, the same for equal ones."""
+        """``schema`` as JSON text; equal schemas give the same text."""
         self.work.spend(6)
         text = json.dumps(schema, sort_keys=True)
         self.work.spend(len(text) // _CHARACTERS)
         return text
 
     def _properties(self, one: Shape, other: Shape) -> dict[str, Schema]:
-        """The properties of two shapes: one that only the first declares must also meet the second's ``additionalProperties``."""
+        """The properties of two shapes. A property that only one declares must also meet the other's ``additionalProperties``."""
         mine, its = one.get("properties", {}), other.get("properties", {})
         self.work.spend(len(mine) + len(its))
         found: dict[str, Schema] = {}

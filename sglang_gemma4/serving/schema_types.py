@@ -1,7 +1,7 @@
 """The types of a value and the schemas of its parts, according to a tool's JSON schema.
 
-This much is needed to convert answers; they are not validated. Schemas that are wrong say nothing of a value. Nothing is computed before an
-answer needs it, and nothing twice: what an answer costs depends on its schemas and not on its length, and ends with the answer's budget.
+Answers are converted with these types, but not validated. An invalid schema says nothing about a value. Results are computed on demand and
+cached: an answer's cost depends on its schemas, not on its length. It is limited by the answer's budget.
 """
 
 import logging
@@ -14,7 +14,7 @@ from sglang_gemma4.serving.work_budget import PARSER, TooMuchWorkError, Work
 
 logger = logging.getLogger(__name__)
 _OTHER = object()
-"""The place of values that no shape gives a place of its own."""
+"""The common place of all values whose key no shape declares."""
 
 
 class Schemas:
@@ -49,7 +49,7 @@ class Schemas:
         return any(key in part for shape in self.shapes if isinstance(part := shape.get(keyword), Mapping))
 
     def keys(self, keyword: str) -> list[str]:
-        """The keys that the shapes have under ``keyword``, in their order."""
+        """The keys that the shapes have under ``keyword``, in order."""
         found = (part for shape in self.shapes if isinstance(part := shape.get(keyword), Mapping))
         return [str(key) for part in found for key in part]
 
@@ -85,11 +85,11 @@ UNKNOWN = Schemas(Shapes(True))
 
 
 class ToolSchemas(Mapping[str, Schemas]):
-    """The schemas of the parameters of an answer's tools by their names, each looked at when a call of it comes.
+    """Parameter schemas of an answer's tools by tool name; each is read when the tool is first called.
 
     Args:
         parameters: each tool's JSON schema.
-        work: the budget for all of them; once it is spent, values are read as without a schema, which the log says once.
+        work: the budget for all of them; once it is spent, values are read as without a schema, which :meth:`say` logs.
     """
 
     def __init__(self, parameters: Mapping[str, object], work: Work | None = None) -> None:
@@ -109,7 +109,7 @@ class ToolSchemas(Mapping[str, Schemas]):
         return len(self._parameters)
 
     def say(self) -> None:
-        """Say in the log if the budget did not suffice."""
+        """Log a warning if the budget was spent."""
         if not self._work.left:
             logger.warning(
                 "some of an answer's calls were read without their schemas, which need more than %s steps of work", self._work.limit

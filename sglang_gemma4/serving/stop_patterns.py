@@ -1,6 +1,6 @@
-"""Stop patterns are looked for within a time: one that backtracks ends its own request, and holds up no other.
+"""Limits the time of stop patterns: one that backtracks too long ends its own request and does not delay others.
 
-Python's matcher asks for signals as it goes, so an alarm interrupts it, in the scheduler's main thread.
+Python's matcher checks for signals while it runs, so an alarm interrupts it, in the scheduler's main thread.
 """
 
 import logging
@@ -15,11 +15,9 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SECONDS_A_STEP = 0.05
-"""CPU time of a request's patterns at one step; all running requests wait meanwhile. Time that a busy machine gives to others is no fault
-of a pattern's.
-"""
+"""CPU time limit of a request's patterns at one step, during which all running requests wait. CPU time excludes other processes' time."""
 SECONDS_IN_ALL = 0.5
-"""CPU time of a request's patterns at all of its steps."""
+"""CPU time limit of a request's patterns over all its steps."""
 SPENT = "_sglang_gemma4_pattern_seconds"
 
 
@@ -29,8 +27,7 @@ class OutOfTimeError(Exception):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Interrupt what runs within it after ``seconds`` of this thread's CPU time, in the main thread; elsewhere signals do not arrive, and
-    nothing is limited.
+    """Interrupt the ``with`` body after ``seconds`` of this thread's CPU time. No effect outside the main thread, where no signals arrive.
 
     Raises:
         OutOfTimeError: the time is over.
@@ -56,7 +53,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def check_in_time(original: Callable[..., bool], req: Any, *args: Any, **kwargs: Any) -> bool:
-    """Around ``Req._check_str_based_finish``: whether the request ends here, by a stop or because its patterns take too long."""
+    """Around ``Req._check_str_based_finish``: whether the request ends, because of a stop or because its patterns take too long."""
     patterns = req.sampling_params.stop_regex_strs
     if not patterns:
         return original(req, *args, **kwargs)

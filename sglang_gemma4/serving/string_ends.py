@@ -1,6 +1,6 @@
-"""Decides whether ``<tool_call|>`` inside a string ended the call, whose string then has lost its delimiter, or is text of the string.
+"""Decides whether ``<tool_call|>`` inside a string ended the call (the string then lost its delimiter) or is text of the string.
 
-The text behind the marker decides. The string's own delimiter makes the marker text; another call makes it the end of this one.
+The text after the marker decides. The string's own delimiter makes the marker text; another call makes it the end of this one.
 """
 
 import re
@@ -10,9 +10,9 @@ from sglang_gemma4.serving.markers import CALL_START, STRING, partial
 from sglang_gemma4.serving.tool_arguments import ArgumentsReader
 
 LIMIT = 4096
-"""Characters behind a marker that are held back at most. Nothing behind them is looked at."""
+"""Most characters after a marker that are held back and looked at."""
 LATER_LIMIT = 64
-"""The limit in a string that went on at ``LIMIT`` characters before, so that its text is streamed."""
+"""The limit in a string that has reached ``LIMIT`` before and went on, so that its text is streamed."""
 _NEXT = re.compile(f"{re.escape(CALL_START)}|{re.escape(STRING)}")
 _KEY = rf"(?:{re.escape(STRING)}|[\w.$-]{{1,64}}\s{{0,8}}[:=])"  # or the next string of an array
 _GOES_ON = re.compile(rf"\s{{0,8}}(?:[}}\])]|,\s{{0,8}}{_KEY})")
@@ -20,10 +20,10 @@ _BEGUN = re.compile(r"\s{0,8}(?:,\s{0,8}(?:[\w.$-]{1,64}\s{0,8})?)?")
 
 
 class Doubt:
-    """What follows one end marker in a string, while it is not known whether the marker ended the call.
+    """The text after one end marker in a string, until it is known whether the marker ended the call.
 
-    Places count the characters of the answer. What was found behind one marker is kept for the markers behind it, so that the time is
-    linear in the text.
+    Places count the characters of the answer. What was found after one marker is kept for later markers, so that the time is linear in
+    the text.
     """
 
     _call: ArgumentsReader
@@ -31,18 +31,18 @@ class Doubt:
     def __init__(self) -> None:
         self._place = self._limit = 0
         self._behind: list[str] = []
-        self._clear = 0  # before this place is no delimiter, and no other call
-        self._start = -1  # the last start marker before it
+        self._clear = 0  # before this place there is no delimiter and no other call
+        self._start = -1  # place of the last start marker before ``_clear``
 
     def begin(self, place: int, call: ArgumentsReader) -> None:
-        """``call`` stopped before an end marker, behind which ``place`` is."""
+        """Begin with ``call``, which stopped before an end marker; ``place`` is that of the text after the marker."""
         self._place, self._call = place, call
         self._limit = place + (LATER_LIMIT if call.went_on and not call.closed else LIMIT)
 
     def read(self, text: str, at: int, place: int) -> tuple[int, bool | None]:
-        """Read ``text`` from ``at``, where ``place`` is that of ``text[0]``.
+        """Read ``text`` from ``at``; ``place`` is that of ``text[0]``.
 
-        Returns up to where the text was taken, and whether the string goes on; None if more text is needed.
+        Returns the end of the text that was taken, and whether the string goes on (None if more text is needed).
         """
         stop, goes_on = self._decided(text, max(at, self._clear - place), place)
         self._clear = max(self._clear, place + stop)
@@ -55,7 +55,7 @@ class Doubt:
         return stop, None
 
     def _decided(self, text: str, at: int, place: int) -> tuple[int, bool | None]:
-        """Up to where nothing decides, and what is found there; None if nothing is found before the limit or the text's end."""
+        """End of the text that decides nothing, and the decision there; None if there is none before the limit or the text's end."""
         closed, limit = self._call.closed, self._limit - place
         if closed and self._start >= self._place:
             return at, False
@@ -72,7 +72,7 @@ class Doubt:
 
     @staticmethod
     def _may_end(text: str, at: int) -> bool | None:
-        """Whether a delimiter before ``at`` ends a string of a call: a bracket or another value follows."""
+        """Whether a delimiter before ``at`` ends a call's string: a bracket or another value follows. None if more text is needed."""
         if _GOES_ON.match(text, at):
             return True
         begun = _BEGUN.match(text, at)
@@ -86,6 +86,6 @@ class Doubt:
         return goes_on
 
     def behind(self) -> str:
-        """What was taken, to be read again."""
+        """Return the text that was taken, to be read again, and forget it."""
         behind, self._behind = "".join(self._behind), []
         return behind

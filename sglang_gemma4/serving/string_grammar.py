@@ -1,4 +1,4 @@
-"""Grammar of the text of a string, which does not contain its delimiter: of any or limited length, or by a regular expression.
+"""Grammar of a string's text, which does not contain its delimiter: of any or limited length, or from a regular expression.
 
 A regular expression is enforced if it describes the whole string (``^...$``) and no text that it allows can contain the delimiter. Its
 character classes are ASCII, as in ECMA-262.
@@ -12,7 +12,7 @@ from typing import Any
 from sglang_gemma4.serving.grammar_rules import Item, Range, Raw, Ref, Repeat, Rules, Sequence_, Text, all_but, any_but, characters, quoted
 
 COUNTED = 4
-"""A larger ``minLength`` is enforced up to this only: each character takes half a second to compile with the released vocabulary."""
+"""A larger ``minLength`` is enforced only up to this: each character takes half a second to compile with the released vocabulary."""
 _TIMES = 256  # a regular expression with larger repetition counts is not enforced
 _CLASSES: dict[Any, list[Range]] = {
     _constants.CATEGORY_DIGIT: [(0x30, 0x39)],
@@ -25,8 +25,8 @@ _LINE_ENDS: list[Range] = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]  # ECMA
 def free_text(rules: Rules, delimiter: str, least: int = 0, most: int | None = None) -> Ref:
     """Text of ``least`` to ``most`` characters that does not contain ``delimiter``.
 
-    Without ``most`` xgrammar searches for the delimiter, which compiles fast but accepts bytes that are not UTF-8. With it characters are
-    matched one by one and counted by xgrammar, which refuses the last allowed character if it takes several tokens.
+    Without ``most``, xgrammar searches for the delimiter, which compiles fast but accepts bytes that are not UTF-8. With ``most``, xgrammar
+    matches and counts single characters, and refuses the last allowed character if it takes several tokens.
     """
     attribute = "" if most is None else f"max_chars={most}"
     free: Sequence_ = (Raw(f"TagDispatch(loop_after_dispatch=false,excludes=({quoted(delimiter)}))"),)
@@ -74,7 +74,7 @@ class _UnknownError(Exception):
 
 
 def _safe(tree: Sequence[Any], delimiter: str) -> bool:
-    """Whether the expression allows some character of the delimiter nowhere."""
+    """Whether at least one character of the delimiter cannot occur in any text of the expression."""
     allowed = _allowed(tree)
     return any(not any(first <= ord(character) <= last for first, last in allowed) for character in delimiter)
 
@@ -114,7 +114,7 @@ def _one(rules: Rules, op: Any, argument: Any) -> Item:
 
 
 def _class(op: Any, argument: Any) -> list[Range]:
-    """What one character may be, at least one."""
+    """The ranges that one character may be in; at least one range."""
     if op is _constants.LITERAL:
         return [(argument, argument)]
     if op is _constants.NOT_LITERAL:

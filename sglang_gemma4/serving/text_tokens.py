@@ -16,7 +16,7 @@ SIGN = "# strings without markers\n"
 """The first line of this package's grammars, whose markers are tokens."""
 _BETWEEN_VALUES = b"tfn"  # letters that may begin a value
 _NOT_BEHIND = {0xE0: range(0x80, 0xA0), 0xED: range(0xA0, 0xC0), 0xF0: range(0x80, 0x90), 0xF4: range(0x90, 0xC0)}
-"""By a first byte, second bytes that make no character: what is written with fewer bytes, surrogates, and what is behind the last one."""
+"""By first byte: invalid second bytes (overlong forms, surrogates, and code points beyond the last one)."""
 Where = Literal["everywhere", "strings", "nowhere"]
 
 
@@ -27,7 +27,7 @@ class TextTokens:
         vocabulary: each token's bytes.
         special: tokens that detokenising removes from the text.
         stops: tokens that end an answer.
-        words: length of a mask's row.
+        words: int32 words in a row of the mask.
     """
 
     def __init__(self, vocabulary: Sequence[bytes], special: Set[int], stops: Set[int], words: int) -> None:
@@ -44,7 +44,7 @@ class TextTokens:
         is allowed.
 
         Args:
-            written: the answer's tokens. In any grammar, behind the first byte of a character, bytes that make none are removed too.
+            written: the answer's tokens. In any grammar, after the first byte of a character, invalid second bytes are removed too.
         """
         if written and (behind := self._characters.get(written[-1])) is not None and (mask & behind).any():
             mask &= behind
@@ -52,9 +52,9 @@ class TextTokens:
             return
         if where == "everywhere":
             kept = mask & self._text
-        elif not self._letters.any(mask) or self._stops.any(mask):  # text that may end is free
+        elif not self._letters.any(mask) or self._stops.any(mask):  # text that may end is free text
             return
-        else:  # a thought, which its marker ends, may have line breaks; a JSON string may not
+        else:  # line breaks are allowed in a thought, which its marker ends, and not in a JSON string
             kept = mask & (self._strings if self._break.any(mask) else self._json_strings)
         if kept.any():
             mask[:] = kept
@@ -75,9 +75,9 @@ class _Bits:
 
 
 def _characters(vocabulary: Sequence[bytes], words: int) -> dict[int, Words]:
-    """By the token of a first byte: a mask of all but the tokens of bytes that make no character behind it.
+    """By the token of a first byte: a mask without the tokens of bytes that cannot follow it in UTF-8.
 
-    xgrammar lets strings of bounded length have the bytes of a surrogate, which are no text.
+    xgrammar allows a surrogate's bytes in strings of limited length, although they are not text.
     """
     single = {one[0]: token for token, one in enumerate(vocabulary) if len(one) == 1 and one[0] >= 0x80}
     return {

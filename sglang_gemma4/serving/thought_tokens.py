@@ -1,4 +1,4 @@
-"""Counts the tokens of an answer's thoughts, by the same markers as the answer's parser."""
+"""Counts the tokens of an answer's thoughts, with the same markers as the answer's parser."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import Any
 
 from sglang_gemma4.serving.markers import CALL_END, CALL_START, LABEL, THOUGHT_END, THOUGHT_START
 
-_RECENT = 256  # tokens, more than an MTP step brings
+_RECENT = 256  # tokens; more than an MTP step adds
 OPEN_THOUGHT = "gemma4_open_thought"
 """The key in a request's custom parameters that tells the scheduler that the prompt ends inside a thought."""
 
 
 @dataclass(frozen=True)
 class MarkerIds:
-    """The markers' token ids, and the label's."""
+    """Token ids of the markers and of the label."""
 
     thought_start: int
     thought_end: int
@@ -37,13 +37,13 @@ class ThoughtTokens:
 
     Args:
         prompt: the prompt's token ids; a template may open the thought at its end.
-        opened: the prompt ends inside a thought, however that began.
-        thinking: the request asked for thinking, so the answer may begin with a thought's label without its marker.
+        opened: whether the prompt ends inside a thought, however the thought began.
+        thinking: whether the request asked for thinking; the answer may then begin with a thought's label without its marker.
 
     Attributes:
-        found: the tokens counted.
-        seen: the tokens of the answer that were read.
-        last: the last of them; None if there is none.
+        found: number of tokens counted.
+        seen: number of the answer's tokens that were read.
+        last: the last token read; None before the first.
     """
 
     def __init__(self, ids: MarkerIds, prompt: Sequence[int], thinking: bool, opened: bool = False) -> None:
@@ -55,10 +55,10 @@ class ThoughtTokens:
         self._state = "thought" if opened else "begin" if thinking else "text"
         self._before = 0  # tokens of a marker and label, counted when the thought has text
         self._label = 0  # tokens of the label that were matched
-        self._recent: deque[int] = deque(maxlen=_RECENT)  # what was found behind each of the last tokens
+        self._recent: deque[int] = deque(maxlen=_RECENT)  # ``found`` after each of the last tokens
 
     def read(self, answer: Sequence[int], length: int) -> int:
-        """Read the answer's first ``length`` tokens, of which some may have been read; returns the tokens of thoughts."""
+        """Read the answer's tokens up to ``length``, without those already read; returns the number of thought tokens."""
         for token in answer[self.seen : length]:
             self._token(token)
             self._recent.append(self.found)
@@ -67,12 +67,12 @@ class ThoughtTokens:
         return self.found
 
     def found_in(self, length: int) -> int | None:
-        """The tokens of thoughts among the first ``length`` of those that were read; None if that is too far back."""
+        """Number of thought tokens among the first ``length`` tokens read; None if that is too far back."""
         behind = self.seen - length
         return self._recent[-1 - behind] if 0 <= behind < len(self._recent) else None
 
     def read_from(self, answer: Sequence[int]) -> bool:
-        """Whether ``answer`` still has the last token that was read, where it was. Tokens before it are not compared."""
+        """Whether ``answer`` still has the last token read at its place. Earlier tokens are not compared."""
         return self.seen == 0 or (len(answer) >= self.seen and answer[self.seen - 1] == self.last)
 
     def _token(self, token: int) -> None:
@@ -104,10 +104,10 @@ class ThoughtTokens:
 
 
 def count(req: Any, ids: MarkerIds, length: int) -> int:
-    """The tokens of thoughts among the first ``length`` of a request's answer.
+    """Number of thought tokens among the first ``length`` tokens of a request's answer.
 
-    The request keeps the count, which goes on where a stop leaves out tokens that were counted. An answer that was cut or rewritten is
-    counted from its beginning.
+    The count is kept with the request, also if a stop leaves out tokens that were counted. An answer that was cut or rewritten is counted
+    from its beginning.
     """
     counted: ThoughtTokens | None = getattr(req, "gemma4_thought_tokens", None)
     if counted is not None and not counted.read_from(req.output_ids):

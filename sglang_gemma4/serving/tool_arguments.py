@@ -1,6 +1,6 @@
 """Streaming conversion of a tool call's arguments from Gemma 4's syntax to JSON.
 
-The model writes ``{city:<|"|>Rome<|"|>,days:[1,2],home:{floor:null}}``: bare keys, strings between ``<|"|>``, everything else as in
+The model writes ``{city:<|"|>Rome<|"|>,days:[1,2],home:{floor:null}}``: bare keys, strings enclosed in ``<|"|>``, everything else as in
 JSON. The model's chat template renders calls like this, with sorted keys. An unfinished call is converted as far as it is known, and
 JSON that was returned is never revised, so that arguments can be streamed.
 
@@ -26,15 +26,15 @@ _KEY = re.compile(r"[^,:=}\])<]+")
 
 
 class ArgumentsReader(BareArguments):
-    """Reads from behind the opening bracket of a call, ``{`` or ``(``, to its closing one.
+    """Reads a call's arguments from after the opening bracket, ``{`` or ``(``, to the closing one.
 
     Attributes:
         json: pieces of JSON text; the caller takes them.
-        ended: "" while the call is open, "brace" after its last bracket, "marker" if ``<tool_call|>`` or ``<|tool_call>`` came before it
-            outside a string, or behind a bracket in a string without an end: open values were closed, and the marker was not consumed.
-        doubtful: reading stopped before ``<tool_call|>`` in a string; the caller says by :meth:`decide` whether it is text.
-        closed: brackets that close the call stood before that marker.
-        went_on: the caller sets this if the string went on behind such a marker because nothing was found that decides.
+        ended: "" while the call is open and "brace" after its last bracket. "marker" if ``<tool_call|>`` or ``<|tool_call>`` came first,
+            outside a string or after a bracket in a string without an end; open values were closed, and the marker was not consumed.
+        doubtful: reading stopped before ``<tool_call|>`` in a string; the caller calls :meth:`decide` with whether it is text.
+        closed: whether brackets that close the call came before that marker.
+        went_on: the caller sets this if the string went on after such a marker because nothing was found that decides.
     """
 
     def __init__(self, schemas: Schemas, opener: str = "{") -> None:
@@ -54,7 +54,7 @@ class ArgumentsReader(BareArguments):
         return at
 
     def finish(self, rest: str) -> None:
-        """The answer ended inside the call with ``rest`` unread: write what is known of the value, close nothing."""
+        """End an answer inside the call, with ``rest`` unread: write the part of the value that is known, close nothing."""
         step, held = self._step, "".join(self._held)
         if step == self._string:
             self.json += [escaped(self._tail), escaped(rest)]
@@ -82,7 +82,7 @@ class ArgumentsReader(BareArguments):
         ) and (held or rest):
             self.json += [self._comma(), '"', escaped(held + rest)]
 
-    # Steps: each reads some text and returns where it stopped. One that neither advances nor changes the step waits for more text.
+    # Steps: each reads some text and returns where it stopped. A step that neither advances nor changes ``_step`` waits for more text.
 
     def _key(self, text: str, at: int) -> int:
         if not self._held and (between := _BETWEEN.match(text, at)):
@@ -118,7 +118,7 @@ class ArgumentsReader(BareArguments):
         return at
 
     def _behind_quotes(self, text: str, at: int) -> int:
-        """Behind a string in quotes where a key stands: a key, or a value without one."""
+        """After a quoted string in a key's place: it is a key, or a value without a key."""
         if space := SPACE.match(text, at):
             return space.end()
         if text[at] in ":=":
@@ -128,7 +128,7 @@ class ArgumentsReader(BareArguments):
         return at
 
     def _colon(self, text: str, at: int) -> int:
-        """Behind a key in delimiters, or behind a stray delimiter and text that is no key."""
+        """After a key in delimiters, or after a stray delimiter and text that is no key."""
         if space := SPACE.match(text, at):
             return space.end()
         found = text[at]
@@ -143,7 +143,7 @@ class ArgumentsReader(BareArguments):
         return at
 
     def _no_key(self) -> None:
-        """What stood before a delimiter is no key: read it as if no delimiter had been there before."""
+        """The text before a delimiter is no key: read it again as if it had no delimiter before it."""
         before, self._held, self._step = "".join(self._held), [], self._key
         self._reread(before)
         if not self.ended:
@@ -193,7 +193,7 @@ class ArgumentsReader(BareArguments):
         return at + 1 if found == "," else at
 
     def _stray(self, text: str, at: int) -> int:
-        """Behind a delimiter that follows a value of an array: it begins a string unless the array goes on."""
+        """After a delimiter that follows a value of an array: it begins a string unless the array goes on."""
         if space := SPACE.match(text, at):
             return space.end()
         found = text[at]
@@ -208,7 +208,7 @@ class ArgumentsReader(BareArguments):
     # Shared by the steps.
 
     def _marker(self, text: str, at: int, in_string: Callable[[str, int], int]) -> int:
-        """A ``<`` where a key or value may begin: of a delimiter (then go on with step ``in_string``), of the call's end, or just text."""
+        """A ``<`` where a key or value may begin: a delimiter (the next step is ``in_string``), the call's end, or text."""
         marker = marker_at(text, at)
         if marker is None:
             return at
@@ -232,7 +232,7 @@ class ArgumentsReader(BareArguments):
         self._step = self._value
 
     def _end_key(self, quoted: bool = False) -> None:
-        """A key has no value; or in round brackets, a value has no key: then it is that of the next declared parameter."""
+        """End a key without a value. In round brackets it is a value without a key, and belongs to the next declared parameter."""
         text, self._held, self._step = "".join(self._held), [], self._key
         if not (text or quoted):
             return
@@ -248,7 +248,7 @@ class ArgumentsReader(BareArguments):
         self._step = self._key if self._inside.is_object else self._value
 
     def _close(self, found: str, at: int) -> int:
-        """Close the value that ``found`` ends and all open ones inside it; one that ends nothing is dropped."""
+        """Close the value that ``found`` ends and all open ones inside it; a bracket that ends nothing is dropped."""
         if self._pop_to(found):
             self._step = self._after
             if not self._open:
@@ -256,7 +256,7 @@ class ArgumentsReader(BareArguments):
         return at + 1
 
     def _reread(self, text: str) -> None:
-        """Read text again that was held."""
+        """Read held text again."""
         if self.read(text, 0) < len(text) and not self.ended and self._step in (self._key, self._bare):
             self._held.append(text[-1])
 
@@ -268,7 +268,7 @@ class ArgumentsReader(BareArguments):
         self.ended = "marker"
 
     def _settle(self) -> None:
-        """End what is being read."""
+        """End the key or value that is being read."""
         if self._step == self._string_key:
             self._no_key()
         if self._step in (self._single, self._single_closing):

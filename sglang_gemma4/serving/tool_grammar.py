@@ -1,7 +1,7 @@
 """The grammar of an answer that calls tools, in the syntax that Gemma 4 was trained on.
 
-An answer that must call a tool consists of calls only, after a thought if the model thinks. One that may call is any text in which each
-call follows its tool's schema.
+An answer that must call a tool consists only of calls, after a thought if the model thinks. An answer that may call a tool is any text in
+which each call follows its tool's schema.
 """
 
 import json
@@ -21,7 +21,7 @@ LIMIT = 5000
 """Most rules of one request's grammar. Compiling takes some milliseconds per rule with the released vocabulary."""
 
 Thought = Literal["none", "may", "open"]
-"""The answer has no thought, may begin with one, or continues one that the prompt has begun."""
+"""The answer has no thought, may begin with one, or continues one that the prompt has opened."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ToolSchema:
 
 @dataclass(frozen=True)
 class Markers:
-    """How markers are matched: as single tokens if the tokenizer has them, else as text."""
+    """How markers are matched: as single tokens if the tokenizer has them, otherwise as text."""
 
     items: Mapping[str, Item]
 

@@ -1,17 +1,17 @@
-"""What a single value of a request may be: one checker a kind, which raises ValueError with the field, the value and the limit."""
+"""Checkers of single request values. Each raises ValueError with the field, the value and the limit if the value is not allowed."""
 
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, NoReturn
 
 Kind = Callable[[str, Any], None]
-"""Called with a field's name and its value."""
+"""A checker: called with a field's name and its value, raises ValueError if the value is not allowed."""
 
 SHOWN = 60
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 FLOAT32_MAX, FLOAT32_TINY = 3.4e38, 1.2e-38
-"""Numbers reach float32 tensors: above, they are infinite; below, they are zero."""
+"""Numbers reach float32 tensors: above the first they are infinite, below the second zero."""
 
 
 def shown(value: Any) -> str:
@@ -31,18 +31,18 @@ def refuse(field: str, value: Any, limit: str) -> NoReturn:
     """Raise the error that SGLang answers with status 400.
 
     Raises:
-        ValueError: always; ``limit`` is what the value is not.
+        ValueError: always; ``limit`` says what the value should be.
     """
     raise ValueError(f"{field}: {shown(value)} is not {limit}")
 
 
 def is_integer(value: Any) -> bool:
-    """Whether ``value`` is a whole number, numpy's included; true and false are none."""
+    """Whether ``value`` is an integer, also of numpy, and not a boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a number, numpy's included; true and false are none."""
+    """Whether ``value`` is a real number, also of numpy, and not a boolean."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -62,7 +62,7 @@ def number(low: float, high: float) -> Kind:
     limit = f"a number from {low:g} to {high:g}"
 
     def check(field: str, value: Any) -> None:
-        if not (is_number(value) and low <= value <= high):  # not a number is in no range
+        if not (is_number(value) and low <= value <= high):  # NaN is in no range
             refuse(field, value, limit)
 
     return check
@@ -110,7 +110,7 @@ def entries(kind: Kind, most: int) -> Kind:
 
 
 def one_or_entries(kind: Kind, most: int) -> Kind:
-    """One string, or a list of strings, each of a kind."""
+    """One string that ``kind`` accepts, or a list of at most ``most`` values that it accepts."""
     several = entries(kind, most)
 
     def check(field: str, value: Any) -> None:
@@ -120,7 +120,7 @@ def one_or_entries(kind: Kind, most: int) -> Kind:
 
 
 def absent(why: str) -> Kind:
-    """No value but None: the field is not a client's."""
+    """No value: clients may not set the field."""
 
     def check(field: str, value: Any) -> None:
         raise ValueError(f"{field}: {shown(value)} was sent, and {why}")

@@ -1,6 +1,6 @@
-"""Groups for weight updates: the scheduler, which answers nothing meanwhile, waits for the others for a minute and not for half an hour.
+"""Groups for weight updates: the scheduler, which answers nothing meanwhile, waits one minute for the other members instead of 30.
 
-What is not bounded is a process that listens at the master's port and says nothing: PyTorch waits for its first answer without a limit.
+One case has no limit: if a process listens at the master's port and sends nothing, PyTorch waits for its first answer for ever.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ SECONDS_TO_MEET = 60.0
 
 
 def join_in_time(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``init_custom_process_group``: its members meet in time, or it raises; the group's own timeout stays as it was given."""
+    """Around ``init_custom_process_group``: raises if its members do not meet in time; the group's own timeout is unchanged."""
     from torch.distributed import distributed_c10d
 
     usual: Any = distributed_c10d.rendezvous

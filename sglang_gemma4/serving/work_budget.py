@@ -1,4 +1,4 @@
-"""One budget of work for everything that the JSON schemas of one request make expensive.
+"""A budget for all the work that the JSON schemas of one request cause.
 
 A step is about a microsecond of Python: a keyword read, a value compared, an item of a grammar written. Steps are counted, not timed, so
 that the same schema is served or refused on every machine.
@@ -18,11 +18,11 @@ class TooMuchWorkError(ValueError):
 
 @dataclass
 class Work:
-    """What is left of a budget.
+    """A budget of work, in steps.
 
     Attributes:
-        limit: the budget, in steps.
-        left: the steps that are not spent yet.
+        limit: the whole budget.
+        left: the steps that are left.
     """
 
     limit: int = GRAMMAR

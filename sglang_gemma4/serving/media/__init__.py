@@ -1,1 +1,1 @@
-"""What clients send as media: judged, loaded within bounds, and compared with the prompt before the scheduler has it."""
+"""Clients' media: checked, loaded within limits, and compared with the prompt before they reach the scheduler."""

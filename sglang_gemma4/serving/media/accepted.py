@@ -19,11 +19,11 @@ def _any(data: Any) -> bool:
 
 
 def taken(config: Any, towers: bool = True) -> list[str]:
-    """The modalities that a model takes beside text.
+    """The modalities that a model takes in addition to text.
 
     Args:
         config: transformers' config of the whole model.
-        towers: whether this server built the towers (not so with ``--language-model-only`` or ``--enable-multimodal=false``).
+        towers: whether this server built the towers; False with ``--language-model-only`` or ``--enable-multimodal=false``.
     """
     if not towers:
         return []
@@ -34,8 +34,8 @@ def refusal(request: Any, config: Any, towers: bool, model: str, why_none: str =
     """Why this model cannot take a request's media, or None.
 
     Args:
-        model: its name, for the message.
-        why_none: what the operator did where there are no towers, such as a flag.
+        model: the model's name, for the message.
+        why_none: why there are no towers, such as a flag of the operator.
     """
     takes = taken(config, towers)
     missing = [kind for kind in brought(request) if kind not in takes]

@@ -1,4 +1,4 @@
-"""Where media of an HTTP request may come from: http(s) and data: addresses, base64, and files below folders that the operator names."""
+"""Limits where media of an HTTP request come from: http(s) and data: addresses, base64, and files below the operator's folders."""
 
 import os
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ FIELDS = ("image_data", "video_data", "audio_data")
 ELSEWHERE = ("http://", "https://", "data:")
 PREPARED = ("processor_output", "precomputed_embedding", "PROCESSOR_OUTPUT", "PRECOMPUTED_EMBEDDING")
 _SHOWN = 60
-"""Characters of a refused address in its error, and of a text that may be a path's as well: such base64 must be padded."""
+"""Most characters of a refused address in its error. Also, base64 up to this length must be padded, since it could be a path."""
 
 
 def judge(request: Any, trusts_hashes: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Judge the media of a request that came over HTTP, and write each address so that SGLang can only read it as what it is.
+    """Check the media of a request that came over HTTP, and rewrite each address so that SGLang can only read it as what it is.
 
     Args:
         request: SGLang's ``GenerateReqInput`` or ``EmbeddingReqInput``, as the endpoint made it.
@@ -40,10 +40,10 @@ def judge(request: Any, trusts_hashes: bool, environ: Mapping[str, str] = os.env
 
 
 def named_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The folders of SGLANG_GEMMA4_LOCAL_MEDIA, symbolic links resolved; none where it is not set.
+    """The folders of SGLANG_GEMMA4_LOCAL_MEDIA, symbolic links resolved; empty if it is not set.
 
     Raises:
-        SwitchError: one of them is no absolute path of a folder.
+        SwitchError: one of them is not an absolute path of a folder.
     """
     named = [Path(part) for part in environ.get(switches.LOCAL_MEDIA, "").split(":") if part.strip()]
     for folder in named:
@@ -71,9 +71,9 @@ def _judged(data: Any, field: str, folders: list[Path]) -> Any:
 
 
 def _address(text: str, field: str, folders: list[Path]) -> str:
-    """``text`` where it names something elsewhere, a data: address where it is base64, the resolved path where it is an allowed file.
+    """The address to load: an http(s) or data: address as it is, base64 as a data: address, an allowed file as its resolved path.
 
-    Long texts are no paths; they are not looked through, as this is the event loop.
+    Long texts are not paths, and are not scanned, because this runs on the event loop.
     """
     elsewhere = base64_text.address(text)
     if elsewhere.startswith(ELSEWHERE):
@@ -82,7 +82,7 @@ def _address(text: str, field: str, folders: list[Path]) -> str:
     if path is not None:
         return path
     if len(text) > base64_text.SCANNED and not text.startswith("file:"):
-        return f"data:;base64,{text}"  # whether it is base64 is seen where it is loaded
+        return f"data:;base64,{text}"  # the loader finds out whether it is base64
     encoded = None if text.startswith("file:") else base64_text.standard(text)
     if encoded is not None and (len(text) > _SHOWN or encoded == text):
         return f"data:;base64,{encoded}"
@@ -94,7 +94,7 @@ def _address(text: str, field: str, folders: list[Path]) -> str:
 
 
 def _allowed_file(text: str, folders: list[Path]) -> str | None:
-    """The resolved path of ``text``, if that is a file below one of ``folders``."""
+    """The resolved path of ``text`` if it is a file below one of ``folders``, otherwise None."""
     if not folders or not text.startswith(("file://", "/")) or "\0" in text or len(text) > 4096:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Base64 as clients write it: with line breaks, in the URL-safe alphabet, without padding, behind any form of ``data:``.
+"""Normalises base64 as clients write it: with line breaks, in the URL-safe alphabet, without padding, after any spelling of ``data:``.
 
-Up to :data:`SCANNED` characters are written in one form on the event loop. Longer ones stay as they are until the thread that loads them
+Texts of up to :data:`SCANNED` characters are normalised on the event loop. Longer texts are unchanged until the thread that loads them
 finds that SGLang cannot decode them.
 """
 
@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 SCANNED = 8192
-"""Characters that are looked through on the event loop: more than a path may have."""
+"""Most characters that are scanned on the event loop: more than a path may have."""
 _HEAD = 256
-"""Characters before the comma of a long ``data:`` address."""
+"""Most characters before the comma of a long ``data:`` address."""
 _PIECE = 1 << 20
-"""Bytes that are translated at a time, as Python's lock is held meanwhile."""
+"""Bytes that are translated at a time, because this holds the GIL."""
 _DATA = re.compile(r"data:", re.IGNORECASE)
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _LETTERS = (string.ascii_letters + string.digits + "+/").encode()
 _BLANKS = b" \t\r\n\v\f"
 _PLAIN = bytes.maketrans(b"-_", b"+/")
 _MARKS = ("-", "_", "%", *_BLANKS.decode())
-"""Characters of another spelling than the standard one."""
+"""Characters that only occur in non-standard spellings."""
 
 
 def standard(text: str) -> str | None:
-    """Base64 in the standard alphabet with padding and without blanks; None where ``text`` is no base64."""
+    """Base64 in the standard alphabet with padding and without blanks; None if ``text`` is not base64."""
     if not text.isascii():
         return None
     found = b"".join(piece.translate(_PLAIN, _BLANKS) for piece in _pieces(text.encode("ascii"))).rstrip(b"=")
@@ -39,9 +39,9 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def address(text: str) -> str:
-    """An address in the form that SGLang's loaders know: schemes in small letters, the payload of ``data:`` as :func:`standard`.
+    """An address in the form that SGLang's loaders expect: lower-case scheme, the payload of ``data:`` as from :func:`standard`.
 
-    What is neither, or is no base64 after all, stays as it is, and so does a payload that is longer than :data:`SCANNED`.
+    Other texts, payloads that are not base64 and payloads of texts longer than :data:`SCANNED` are unchanged.
     """
     if text.startswith(("http://", "https://")):
         return text
@@ -53,14 +53,14 @@ def address(text: str) -> str:
 
 
 def respelled(text: str) -> str | None:
-    """What SGLang's loaders can decode in the place of long base64 that they could not, or None: for the thread that loads it."""
+    """A form that SGLang's loaders can decode of long base64 that they could not, or None. The thread that loads it calls this."""
     if len(text) <= SCANNED or _WEB.match(text) or text.startswith("file:"):
         return None
     if not _DATA.match(text):
         found = standard(text)
         return None if found is None else f"data:;base64,{found}"
     if not any(mark in text for mark in _MARKS) and (len(text) - text.find(",") - 1) % 4 == 0:
-        return None  # what cannot be decoded is not its spelling
+        return None  # the spelling is standard, so another spelling would not decode either
     made = _data(text)
     return None if made == text else made
 
@@ -72,7 +72,7 @@ def _data(text: str) -> str:
 
 
 def _long_data(text: str) -> str:
-    """Only the head is read."""
+    """As :func:`_data`, but only the head is read and normalised."""
     comma = text.find(",", 0, _HEAD)
     head = text[len("data:") : max(comma, 0)].strip()
     plain = f"data:{head},"

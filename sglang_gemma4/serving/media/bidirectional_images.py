@@ -1,4 +1,4 @@
-"""Images attend both ways where the config says so, whole in every prefill chunk, or the backend is refused."""
+"""Hooks that make images attend in both directions where the config says so, unsplit by prefill chunks, or refuse the backend."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from sglang_gemma4.patching import note, switches
 
 
 def _two_way(runner: Any) -> bool:
-    """Whether this is the target model, and one whose images attend both ways."""
+    """Whether this is the target model, and its images attend in both directions."""
     from sglang_gemma4.attention import image_spans
 
     config = runner.model_config.hf_config
@@ -16,7 +16,7 @@ def _two_way(runner: Any) -> bool:
 
 
 def mask_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.__init__``."""
+    """After ``TritonAttnBackend.__init__``: use attention with image masks, and keep images whole in prefill chunks."""
     if _two_way(runner):
         from sglang_gemma4.attention.image_masks import ImageAttention
         from sglang_gemma4.serving.image_chunks import serve_two_way_images
@@ -26,14 +26,14 @@ def mask_triton(_result: None, backend: Any, runner: Any, *_args: Any, **_kwargs
 
 
 def begin_triton(_result: None, backend: Any, forward_batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``TritonAttnBackend.init_forward_metadata``."""
+    """After ``TritonAttnBackend.init_forward_metadata``: pass the batch to the image masks, if there are any."""
     begin = getattr(backend.extend_attention_fwd, "begin", None)
     if begin is not None:
         begin(forward_batch)
 
 
 def mask_flash(built: Any, *, model_runner: Any, **_kwargs: Any) -> None:
-    """After ``_build_resolved_backend``: fa4, alone or as the prefilling half of a pair; its module imports on cards only."""
+    """After ``_build_resolved_backend``: use image masks in fa4, alone or for prefill in a pair. Its module only imports on a GPU."""
     backend = getattr(built, "prefill_backend", built)
     if getattr(backend, "fa_impl_ver", None) == 4 and _two_way(model_runner):
         from sglang_gemma4.attention.image_masks import FlashImageLayers
@@ -42,7 +42,7 @@ def mask_flash(built: Any, *, model_runner: Any, **_kwargs: Any) -> None:
 
 
 def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4ForConditionalGeneration.__init__``."""
+    """After ``Gemma4ForConditionalGeneration.__init__``: keep images whole in prefill chunks if they attend in both directions."""
     from sglang_gemma4.attention import image_spans
 
     if image_spans.bidirectional(model.config):
@@ -52,7 +52,7 @@ def keep_images_whole(_result: None, model: Any, *_args: Any, **_kwargs: Any) ->
 
 
 def masks_of_the_model(original: Callable[..., Any], model: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``; triton and fa4 have described the batch themselves."""
+    """Around ``Gemma4ForConditionalGeneration.prepare_attn_masks``: skip it if our masks for triton or fa4 describe the batch."""
     from sglang.srt.model_executor.forward_context import get_attn_backend
 
     from sglang_gemma4.attention import image_spans
@@ -68,9 +68,9 @@ def masks_of_the_model(original: Callable[..., Any], model: Any, forward_batch: 
 
 
 def prefill_by_triton(declared: dict[str, Any], provider: Any, server_args: Any, config: Any) -> dict[str, Any] | None:
-    """After ``_invoke_provider``: where SGLang itself chooses a backend that masks images as text (trtllm_mha on a B200), triton prefills.
+    """After ``_invoke_provider``: prefill with triton if SGLang chose a backend that masks images as text (trtllm_mha on a B200).
 
-    What the operator chose stays, and is refused by :func:`refuse_blind_backends` where it cannot serve images.
+    A backend that the operator chose is kept; :func:`refuse_blind_backends` refuses it if it cannot serve images.
     """
     from sglang_gemma4.attention import image_spans
     from sglang_gemma4.diagnostics import preflight
@@ -92,7 +92,7 @@ def refuse_blind_backends(_result: None, server_args: Any) -> None:
     """After ``handle_model_specific_adjustments``, when the backends are resolved.
 
     Raises:
-        PreflightError: the model's images attend both ways and the attention that prefills cannot do that.
+        PreflightError: the model's images attend in both directions and the prefill backend cannot do that.
     """
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, model_config_of, resolved_view
 

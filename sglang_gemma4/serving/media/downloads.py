@@ -1,6 +1,6 @@
-"""Media from http(s) addresses end within their time, whatever the other side sends, and however slowly.
+"""Ends downloads of media from http(s) addresses within their timeout, whatever the other side sends and however slowly.
 
-SGLang gives each read of a socket the whole time, and looks at the clock between chunks of 64 KiB: a server that sends a byte every two
+SGLang gives each socket read the whole timeout, and checks the clock between chunks of 64 KiB. A server that sends a byte every two
 seconds holds one of the four loading threads for hours.
 """
 
@@ -19,11 +19,11 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from sglang_gemma4.serving.media import served
 
 GRACE = 0.25
-"""Seconds behind the deadline at which sockets are closed: SGLang's own error, where its clock notices first, says more."""
+"""Seconds after the deadline at which sockets are closed, so that SGLang's own, more precise error can come first."""
 
 
 class _Download:
-    """A download of a thread, and a second handle of each connection that it opened."""
+    """A thread's download, with a duplicate handle of each connection that it opened."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
@@ -34,7 +34,7 @@ class _Download:
         self._timer.start()
 
     def watch(self, connection: socket.socket) -> None:
-        """Cut this connection too when the time is over; TLS will take the socket itself over."""
+        """Shut this connection down too when the time is over, by a duplicate: TLS takes over the socket itself."""
         self._handles.append(connection.dup())
         if self.late.is_set():
             self._cut()
@@ -60,10 +60,10 @@ _here = _Here()
 
 
 def connect(host: str, port: int, seconds: float) -> socket.socket:
-    """A TCP connection to the first of a name's addresses that accepts one, within ``seconds`` for all of them.
+    """A TCP connection to the first of a host's addresses that accepts one, within ``seconds`` in total.
 
     Raises:
-        OSError: none does, or the name has none.
+        OSError: no address accepts, or the host has none.
     """
     end, failed = time.monotonic() + seconds, OSError(f"no address of {host} answers within {seconds:.1f} s")
     for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
@@ -83,7 +83,7 @@ def connect(host: str, port: int, seconds: float) -> socket.socket:
 
 
 def _connected(connection: HTTPConnection) -> socket.socket:
-    """What ``_new_conn`` returns, in time and watched."""
+    """The socket for ``_new_conn``: connected within the download's time, and watched."""
     download = _here.download
     assert download is not None, "a session is of one download"
     found = connect(connection._dns_host, connection.port, max(0.0, download.end - time.monotonic()))
@@ -110,7 +110,7 @@ class _EncryptedPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    """requests' way to a server, or to a proxy of the environment, over watched connections."""
+    """Makes requests connect to a server, or to a proxy from the environment, over watched connections."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
@@ -124,7 +124,7 @@ class _Adapter(HTTPAdapter):
 
 
 def watched_session(original: Callable[[], requests.Session]) -> requests.Session:
-    """Around ``get_mm_http_session``: within a download a session of its own, whose connections end with it."""
+    """Around ``get_mm_http_session``: inside a download, a new session with watched connections, which end with the download."""
     if _here.download is None:
         return original()
     session = requests.Session()
@@ -134,10 +134,10 @@ def watched_session(original: Callable[[], requests.Session]) -> requests.Sessio
 
 
 def download(original: Callable[..., bytes], url: str, timeout: float) -> bytes:
-    """Around ``download_remote_media``.
+    """Around ``download_remote_media``: the content, within ``timeout`` seconds.
 
     Raises:
-        ValueError: it took longer than ``timeout`` seconds, or what SGLang raises.
+        ValueError: the download took longer than ``timeout`` seconds. SGLang's other errors are passed on.
     """
     if not served.is_gemma4():
         return original(url, timeout=timeout)

@@ -1,7 +1,7 @@
-"""What an image, a video or a sound is known by in SGLang's caches: its features, and what the towers read beside them.
+"""Cache keys of images, videos and audio in SGLang: a hash of the features and of the other tensors that the towers read.
 
-SGLang keys cached features and cached prefixes by a hash of the features alone. A wide and a tall image of one colour have the same
-patches; only their positions differ. Frames' times are tokens of the prompt, so prefixes of other times differ by themselves.
+SGLang keys cached features and cached prefixes by a hash of only the features. A wide and a tall image of one colour have the same
+patches; only their positions differ. Frame times are tokens of the prompt, so prefixes with other times differ anyway.
 """
 
 import hashlib
@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 BESIDE = ("image_position_ids", "video_position_ids", "input_features_mask")
-"""What the model reads beside an item's features: places of patches, and which frames of a sound are real."""
+"""Tensors that the model reads in addition to an item's features: positions of patches, and which audio frames are real."""
 DIGEST = "beside_digest"
-"""What :func:`describe` adds to an item's data: the digest as 64 hexadecimal digits."""
+"""Key under which :func:`describe` adds the digest to an item's data, as 64 hexadecimal digits."""
 
 
 def describe(item: Any) -> None:
-    """Add the digest of what stands beside an item's features, so that the scheduler need not read tensors that lie on a device."""
+    """Add the digest of the tensors :data:`BESIDE` to an item, so that the scheduler need not read tensors on a GPU."""
     found = _digest(item)
     if found is not None:
         item.model_specific_data[DIGEST] = found
 
 
 def _digest(item: Any) -> str | None:
-    """SHA-256 of the tensors named :data:`BESIDE`; None where the item has none, as precomputed embeddings need none."""
+    """SHA-256 of the tensors named :data:`BESIDE`; None if the item has none, as with precomputed embeddings."""
     present = [name for name in BESIDE if item.model_specific_data.get(name) is not None]
     if not present:
         return None
@@ -45,7 +45,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def tell_apart(original: Any, item: Any) -> None:
-    """Around ``MultimodalDataItem.set_pad_value``: mix the digest into a hash that SGLang has computed; one that was given stays."""
+    """Around ``MultimodalDataItem.set_pad_value``: mix the digest into a hash that SGLang computed; a given hash is unchanged."""
     known = item.pad_value is not None or item.hash is not None
     original(item)
     beside = None if known else item.model_specific_data.get(DIGEST) or _digest(item)

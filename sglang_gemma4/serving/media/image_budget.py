@@ -1,6 +1,6 @@
-"""How many soft tokens an image may take: what the checkpoint says, --mm-process-config of the server, or mm_processor_kwargs of a request.
+"""The most soft tokens of an image: from the checkpoint, the server's --mm-process-config, or a request's mm_processor_kwargs.
 
-An image gets the most tokens that its shape allows within the budget, whatever its own size: small images are enlarged.
+An image gets as many tokens as its shape allows within this budget, whatever its size: small images are enlarged.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import Any
 from sglang_gemma4.serving.media import accepted, served
 
 BUDGETS = (70, 140, 280, 560, 1120)
-"""What Gemma 4 was trained with, and transformers' processor takes."""
+"""The budgets that Gemma 4 was trained with and that transformers' processor accepts."""
 NAME = "max_soft_tokens"
 _READ = {NAME, "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "do_convert_rgb"}
-"""What Gemma 4's image processor reads and a server may set; patches and their pooling are the model's."""
+"""Settings that Gemma 4's image processor reads and a server may set. The model fixes patches and their pooling."""
 _OF_REQUESTS = ("images_config", "image_max_dynamic_patch", "max_dynamic_patch")
 _OF_IMAGES = ("max_dynamic_patch", "max_long_side_pixel", "preprocess_kwargs")
-"""Sizes of other models' images, in SGLang's request and in its ``ImageData``."""
+"""Settings for other models' image sizes, in SGLang's request and in its ``ImageData``."""
 _READ_BY = ("/v1/chat/completions", "/v1/completions", "/generate", "/invocations")
-"""Endpoints whose requests have the field."""
+"""Endpoints whose requests have ``mm_processor_kwargs``."""
 _DROPPED_BY = (
     *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/embeddings", "/v1/rerank", "/v1/decisions", "/v1/systemone"),
     *("/encode", "/classify"),
@@ -27,18 +27,18 @@ _DROPPED_BY = (
     os.environ.get("SGLANG_OLLAMA_GENERATE_ROUTE", "/api/generate"),
     os.environ.get("AIP_PREDICT_ROUTE", "/vertex_generate"),
 )
-"""Endpoints that can bring images and whose requests lack it. ``/vertex_generate`` has it among its ``parameters``."""
+"""Endpoints that accept images and whose requests lack the field. ``/vertex_generate`` has it inside ``parameters``."""
 KEYWORD = "sglang_gemma4_soft_tokens"
-"""By which a request's budget goes through SGLang's processing, which happens in another thread."""
+"""Keyword argument that carries a request's budget through SGLang's processing, which runs in another thread."""
 _here: ContextVar[int | None] = ContextVar("image_budget", default=None)
-"""The budget of the request that this thread processes; None where the request names none."""
+"""The budget of the request that this thread processes; None if the request has none."""
 
 
 def of_request(request: Any) -> int | None:
     """The budget that a request asks for, or None.
 
     Raises:
-        ValueError: it asks for another budget than :data:`BUDGETS`, for what is not served, or for what would have no effect.
+        ValueError: the budget is not in :data:`BUDGETS`, or the request has a setting that is not served or would have no effect.
     """
     if (unread := next(_unread(request), None)) is not None:
         raise ValueError(f"{unread}: Gemma 4's images have no such setting; their size is mm_processor_kwargs.{NAME}, one of {BUDGETS}")
@@ -65,7 +65,11 @@ def of_request(request: Any) -> int | None:
 
 
 def _judge_media(request: Any) -> None:
-    """Media that a budget would not change, or whose cache entries would not tell its images apart."""
+    """Refuse a budget if the request has media but no image to scale, or ``mm_hashes``, which ignore an image's size.
+
+    Raises:
+        ValueError: either is the case.
+    """
     brought = accepted.brought(request)
     if brought and not _has_image(getattr(request, "image_data", None)):
         raise ValueError(f"mm_processor_kwargs.{NAME} sets images' size; this request has {' and '.join(brought)}, and no image to scale")
@@ -76,7 +80,7 @@ def _judge_media(request: Any) -> None:
 
 
 def _has_image(data: Any) -> bool:
-    """Whether there is an image that is no features."""
+    """Whether there is an image that is not given as features."""
     if isinstance(data, list | tuple):
         return any(map(_has_image, data))
     return data is not None and not (isinstance(data, dict) and "format" in data)
@@ -103,7 +107,7 @@ def dropped_by(path: str, body: Any) -> str | None:
 
 
 def reason_against(config: Mapping[str, Any] | None) -> str | None:
-    """Why a server cannot serve what --mm-process-config says of images and videos, or None."""
+    """Why a server cannot use the settings for images and videos in --mm-process-config, or None."""
     for kind in ("image", "video"):
         section = (config or {}).get(kind) or {}
         if not isinstance(section, Mapping):
@@ -117,14 +121,14 @@ def reason_against(config: Mapping[str, Any] | None) -> str | None:
 
 
 def effective(processor: Any, asked: int | None) -> int:
-    """The budget of an image: what the request ``asked`` for, what the server's flag says, or what the checkpoint's processor does."""
+    """The budget of an image: what the request ``asked`` for, else the server's flag, else the checkpoint's processor."""
     return int(asked or processor.image_config.get(NAME) or processor._processor.image_processor.max_soft_tokens)
 
 
 def tokens(processor: Any, sizes: Sequence[tuple[int, int]], asked: int | None) -> list[int]:
-    """Soft tokens of images of these heights and widths in pixels.
+    """Number of soft tokens of each image of ``sizes``, (height, width) in pixels.
 
-    transformers' own ``_get_num_multimodal_tokens`` knows no budget of a server, and keeps one that it is given for all later calls.
+    transformers' ``_get_num_multimodal_tokens`` ignores a server's budget, and keeps a budget that it is given for all later calls.
 
     Raises:
         ValueError: an image is too long and thin for one token.
@@ -141,7 +145,7 @@ def tokens(processor: Any, sizes: Sequence[tuple[int, int]], asked: int | None) 
 
 
 def process(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_and_combine_mm_data``, in the thread that processes: its parts below read the budget."""
+    """Around ``process_and_combine_mm_data``, in the processing thread: set the budget for the hooks inside."""
     token = _here.set(kwargs.pop(KEYWORD, None))
     try:
         return original(*args, **kwargs)
@@ -150,14 +154,14 @@ def process(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def ask(_processor: Any, _called: Any, _text: Any, _device: Any, kwargs: dict[str, Any]) -> None:
-    """Before ``_call_processor``: a request's budget overrides the server's, which SGLang has written into ``kwargs``."""
+    """Before ``_call_processor``: override the server's budget, which SGLang put into ``kwargs``, with the request's."""
     budget = _here.get()
     if budget is not None and kwargs.get("images"):
         kwargs["images_kwargs"] = {**kwargs.get("images_kwargs", {}), NAME: budget}
 
 
 def count(original: Callable[..., list[int]], processor: Any, images: Sequence[Any]) -> list[int]:
-    """Around ``resolve_image_token_counts``, by which SGLang keeps the ids of a prompt that came as ids."""
+    """Around ``resolve_image_token_counts``, which SGLang uses to keep the ids of a prompt that came as ids: count by budget."""
     if not hasattr(getattr(processor._processor, "image_processor", None), NAME):
         return original(processor, images)
     return tokens(processor, [size(image) for image in images], _here.get())

@@ -1,4 +1,4 @@
-"""On one card, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise."""
+"""On one GPU, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ NAME, ON_CARD = "image_transport", "cuda_ipc"
 
 
 def _reason_against_handles(environ: Mapping[str, str], kernel: str) -> str | None:
-    """Why one process may not be able to open another one's memory of the card, which SGLang finds out at the first image; or None."""
+    """Why a process may be unable to open another's GPU memory, or None. SGLang would only find out at the first image."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
             return f"{name}={environ[name]}; a container may forbid other processes to open expandable segments"
@@ -22,7 +22,7 @@ def _reason_against_handles(environ: Mapping[str, str], kernel: str) -> str | No
 
 
 def _reason_against_size(device: str) -> str | None:
-    """Why this card's memory is better left to KV, or None."""
+    """Why this GPU's memory is better left to KV, or None."""
     from sglang.srt.arg_groups import memory_hook
 
     from sglang_gemma4.memory import reserve
@@ -34,7 +34,7 @@ def _reason_against_size(device: str) -> str | None:
 
 
 def stay_on_card(server_args: Any) -> None:
-    """Before ``handle_multimodal_feature_transport``, which takes the CPU's memory where nothing was chosen."""
+    """Before ``handle_multimodal_feature_transport``: choose cuda_ipc where possible; SGLang's default is the CPU's memory."""
     from sglang.srt.arg_groups.overrides import declare_resolution, model_config_of, resolving_view
     from sglang.srt.environ import envs
     from sglang.srt.runtime_context import get_platform
@@ -44,7 +44,7 @@ def stay_on_card(server_args: Any) -> None:
         return
     if config.hf_config.architectures[0] not in ARCHITECTURES or not config.is_multimodal:
         return
-    if not get_platform().is_cuda or given.language_model_only:  # nothing that could be faster
+    if not get_platform().is_cuda or given.language_model_only:  # nothing to speed up
         return
     reason = None
     if given.nnodes != 1:

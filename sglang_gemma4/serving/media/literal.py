@@ -1,7 +1,7 @@
-"""A text that names a media marker is text: it takes no picture's place, whoever wrote it and wherever it stands.
+"""Keeps a media marker that is spelled in a text from becoming a placeholder, wherever the text is and whoever wrote it.
 
-The chat template writes one marker for each medium. The same characters in a message, a call or a tool would become the same token. So a
-break that is no text goes into them before the template is rendered, and its tokens are left out of the prompt.
+The chat template writes one marker for each image, video or audio. The same characters in a message, a call or a tool would become the
+same token. So :data:`BREAK` is inserted into them before the template is rendered, and its tokens are removed from the prompt.
 """
 
 import bisect
@@ -11,21 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MARKERS = ("<|image|>", "<|audio|>", "<|video|>", "<|image>", "<image|>", "<|audio>", "<audio|>")
-"""What stands for media and around them, as transformers' Gemma4Processor spells it."""
+"""The placeholders of media and the markers around them, as transformers' Gemma4Processor spells them."""
 BREAK = "\ue0f4\ue0f5"
-"""Two characters for private use, which no tokenizer joins with their neighbours."""
+"""Two private-use characters, which no tokenizer merges with their neighbours."""
 _WHOLE = re.compile("|".join(f"<(?={re.escape(marker[1:])})" for marker in MARKERS))
 _OPENS, _CLOSES = "<|channel>", "<channel|>"
-"""Around thoughts, which templates take out of an answer; the texts on both sides then meet."""
+"""Markers around thoughts, which templates remove from an answer; the texts on both sides then become adjacent."""
 _MEETS = re.compile(rf"<\|?[a-z]{{0,5}}\|?\s*(?:{re.escape(_OPENS)}|{re.escape(_CLOSES)})")
-"""What may be the beginning of a marker, in front of a thought."""
+"""What may be the beginning of a marker before a thought."""
 _Ranges = list[tuple[int, int]]
 
 
 def inert(value: Any) -> Any:
-    """``value`` with each text in it, of any depth, broken where a template would render a marker of it.
+    """``value`` with :data:`BREAK` in each text, at any depth, of which a template would render a marker.
 
-    Texts of one list, such as a message's parts, are judged together: templates set them one behind the other, without their outer blanks.
+    Texts of one list, such as a message's parts, are treated together: templates concatenate them, without their outer blanks.
     """
     if isinstance(value, str):
         return _broken([value])[0]
@@ -49,7 +49,7 @@ def _with_text(part: Any, text: str) -> Any:
 
 
 def _broken(texts: list[str]) -> list[str]:
-    """Texts that may be rendered one behind the other, with :data:`BREAK` behind the beginning of each marker that they spell."""
+    """Texts that may be rendered one after the other, with :data:`BREAK` after the first character of each marker that they spell."""
     if not any("<" in text for text in texts):
         return texts
     stripped = [text.strip() for text in texts]
@@ -69,7 +69,7 @@ def _broken(texts: list[str]) -> list[str]:
 
 
 def _markers(text: str, ranges: _Ranges) -> Iterator[int]:
-    """Where in ``text`` the markers begin that its ranges spell together."""
+    """Positions in ``text`` of the markers that its ranges spell when concatenated."""
     starts = [0, *itertools.accumulate(end - start for start, end in ranges)]
     for match in _WHOLE.finditer("".join(text[start:end] for start, end in ranges)):
         number = bisect.bisect_right(starts, match.start()) - 1
@@ -77,7 +77,7 @@ def _markers(text: str, ranges: _Ranges) -> Iterator[int]:
 
 
 def _without_thoughts(text: str, start: int = 0) -> _Ranges:
-    """What a template leaves of an answer, each range without its outer blanks, which some templates take too; ``start`` is added."""
+    """Ranges of an answer that a template keeps, without outer blanks, which some templates remove too; ``start`` is added to each."""
     kept = []
     for part in text.split(_CLOSES):
         left = part.partition(_OPENS)[0]
@@ -102,5 +102,5 @@ def without_breaks(ids: Sequence[int], tokenizer: Any) -> list[int]:
 
 
 def places(text: str) -> dict[str, int]:
-    """How many places for an image, a video and a sound a rendered prompt has."""
+    """Number of image, video and audio placeholders in a rendered prompt, by modality."""
     return {kind: text.count(f"<|{kind}|>") for kind in ("image", "video", "audio")}

@@ -1,4 +1,4 @@
-"""Images are turned as their EXIF tag says, and only JPEGs that nvJPEG decodes as Pillow does are left to nvJPEG."""
+"""Turns images as their EXIF tag says, and leaves to nvJPEG only JPEGs that it decodes as Pillow does."""
 
 import io
 from collections.abc import Callable
@@ -17,17 +17,17 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""By the value of the tag, TIFF 6.0 section 8; 1 and other values turn nothing."""
+"""Transposition by the value of the orientation tag (TIFF 6.0 section 8); 1 and other values turn nothing."""
 _TELL = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
 """Parts of ``Image.info`` that may hold the tag."""
 _YCBCR = (1, 2, 3)
-"""Components' numbers in a JPEG of luma and chroma, as JFIF writes them."""
+"""Component ids in a JPEG of luma and chroma, as in JFIF."""
 _ADOBE_RGB = 0
-"""What Adobe's marker says of components that are red, green and blue."""
+"""Value of Adobe's marker for components that are red, green and blue."""
 
 
 def load(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``load_image``: within the request's bounds, and upright, which transformers' ``load_image`` makes of each image too.
+    """Around ``load_image``: an image within the request's limits, and upright, as transformers' ``load_image`` returns it too.
 
     Raises:
         ValueError: the image cannot be decoded, or is too large.
@@ -39,16 +39,16 @@ def load(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -
 
 
 def orientation(image: Any) -> int:
-    """The value of the EXIF tag, 1 to 8; 1 where there is none or it cannot be read."""
+    """The value of the EXIF orientation tag, 1 to 8; 1 if there is none or it cannot be read."""
     try:
         found = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # Pillow raises whatever a malformed tag leads to
+    except Exception:  # Pillow may raise any exception for a malformed tag
         return 1
     return found if isinstance(found, int) and found in _TURNS else 1
 
 
 def upright(image: Any) -> Any:
-    """A Pillow image without a tag to turn it; the image itself where there is nothing to turn."""
+    """A Pillow image turned upright, without the tag; the image itself if it is upright already."""
     method = _TURNS.get(orientation(image))
     if method is None:
         return image
@@ -59,9 +59,9 @@ def upright(image: Any) -> Any:
 
 
 def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
-    """After ``is_jpeg_with_cuda``: whether nvJPEG decodes the image to the three channels, upright, that Pillow makes of it.
+    """After ``is_jpeg_with_cuda``: whether nvJPEG decodes the image to the same three upright channels as Pillow.
 
-    nvJPEG returns as many channels as a file has, turns nothing, and takes three components for luma and chroma.
+    nvJPEG returns as many channels as the file has, turns nothing, and assumes that three components are luma and chroma.
     """
     if not on_card or not served.is_gemma4():
         return on_card
@@ -69,7 +69,7 @@ def plain_jpeg(on_card: bool, image_bytes: bytes = b"", *_args: Any) -> bool:
         image: Any = Image.open(io.BytesIO(image_bytes))
         plain = image.mode == "RGB" and image.getexif().get(ExifTags.Base.Orientation, 1) == 1
         plain = plain and image.info.get("adobe_transform") != _ADOBE_RGB and tuple(part[0] for part in image.layer) == _YCBCR
-    except Exception:  # Pillow, which decodes it instead, says what is wrong
+    except Exception:  # Pillow decodes it instead and reports what is wrong
         return False
     if not plain:
         return False

@@ -1,4 +1,4 @@
-"""Features against the placeholders of a prompt: the scheduler trusts that there is one row for each, and ends where there is not."""
+"""Compares features with a prompt's placeholders: the scheduler assumes one row for each placeholder, and ends if that is wrong."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +14,11 @@ def judge(output: Any, brought: Mapping[str, int | None], config: Any) -> None:
 
     Args:
         output: SGLang's ``MultimodalProcessorOutput``: ``input_ids`` and ``mm_items``.
-        brought: numbers of media by modality, "image" and "audio"; None where features came in their place.
+        brought: number of media by modality, "image" and "audio"; None if features came in their place.
         config: transformers' config of the whole model.
 
     Raises:
-        ValueError: media without placeholders, placeholders without media, features of another shape, or features that are no numbers.
+        ValueError: media without placeholders, placeholders without media, features of a wrong shape, or NaN or infinite features.
     """
     for kind, number in brought.items():
         spans = [span for item in output.mm_items if item.modality.name.lower() == kind for span in item.offsets or ()]
@@ -47,7 +47,7 @@ def _judge_item(item: Any, ids: list[int], config: Any) -> None:
     rows = _rows(item, kind, config)
     if rows != places or not rows:
         raise ValueError(f"{kind}_data: the features are {rows} rows and the prompt has {places} <|{kind}|>; both numbers must be equal")
-    if kind == "audio" or item.format.name != "NORMAL":  # pixels that were decoded here are numbers
+    if kind == "audio" or item.format.name != "NORMAL":  # pixels that were decoded here are finite
         for feature in _tensors(_feature(item)):
             if feature.is_floating_point() and not feature.is_meta and not bool(torch.isfinite(feature).all()):
                 raise ValueError(f"{kind}_data: the features hold values that are infinite or no numbers")
@@ -58,9 +58,9 @@ def _feature(item: Any) -> Any:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a feature, of which SGLang has one, a list, or lists of lists.
+    """The tensors of a feature, which SGLang stores as one tensor, a list, or lists of lists.
 
-    Of pixels that were prepared on a GPU and wait there for the scheduler (SGLang's CUDA IPC), the shape alone: a meta tensor.
+    Pixels that wait on a GPU for the scheduler (SGLang's CUDA IPC) are returned as a meta tensor of the same shape.
     """
     if isinstance(value, list | tuple):
         return [tensor for one in value for tensor in _tensors(one)]
@@ -73,7 +73,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _rows(item: Any, kind: str, config: Any) -> int:
-    """How many rows the model's tower makes of an item, or embeddings bring."""
+    """Number of rows that the model's tower makes of an item, or that its embeddings have."""
     features, hidden = _tensors(_feature(item)), config.text_config.hidden_size
     if any(feature.dim() < 2 for feature in features):
         raise ValueError(f"{kind}_data: features of shape {[list(feature.shape) for feature in features]}; they must have rows and columns")
@@ -106,7 +106,7 @@ def _has_columns(features: list[torch.Tensor], columns: int, kind: str) -> None:
 
 
 def _beside(features: list[torch.Tensor], item: Any, name: str, kind: str) -> list[torch.Tensor]:
-    """What stands beside features of shape [..., rows, columns]: a mask of shape [..., rows], or positions of shape [..., rows, 2]."""
+    """Tensor ``name`` of features of shape [..., rows, columns]: a mask of shape [..., rows], or positions of shape [..., rows, 2]."""
     if item.model_specific_data.get(name) is None:
         raise ValueError(f"{kind}_data: features without {name}")
     found = _tensors(item.model_specific_data[name])

@@ -1,4 +1,4 @@
-"""What SGLang's processor does with a request's media, off the event loop, for few requests at once, and with errors that name a cause."""
+"""Runs SGLang's media processing off the event loop, for a few requests at once, and with errors that name a cause."""
 
 import asyncio
 import logging
@@ -15,25 +15,25 @@ from sglang_gemma4.serving.media.decoding import RATE, REQUEST_SECONDS, Address,
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 8
-"""Requests whose media are loaded and processed at a time; others wait. Fewer bound memory, more would wait for the same threads."""
+"""Requests whose media are loaded and processed at a time; others wait. This limits memory; more would wait for the same threads."""
 STRIP = 1 << 22
 """Pixels of a large image that are copied at once: 12 MB."""
 _GATE = "_sglang_gemma4_gate"
 soft_tokens: ContextVar[int | None] = ContextVar("soft_tokens", default=None)
-"""The budget of each image that the request of this task asks for; None where it asks for none."""
+"""The budget per image that this task's request asks for; None if it asks for none."""
 _context: ContextVar[int | None] = ContextVar("media_context", default=None)
-"""The most tokens of a prompt of the server for which this task processes media; None in tasks of other models' processors."""
+"""The most prompt tokens of the server for which this task processes media; None in tasks of other models' processors."""
 _processed: ContextVar[tuple[Any, list[Any]] | None] = ContextVar("processed_media", default=None)
 """The processor and the media of the request that this task tokenises, once they are processed."""
 
 
 def leave_the_loop(_result: None, processor: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``Gemma4SGLangProcessor.__init__``: where SGLang would process media on the event loop, one thread does it.
+    """After ``Gemma4SGLangProcessor.__init__``: if SGLang would process media on the event loop, use one thread instead.
 
-    It does where the card prepares images, so that no second thread competes for the card.
+    SGLang does so if the GPU prepares images, so that no second thread competes for the GPU.
 
     Raises:
-        SwitchError: SGLANG_GEMMA4_LOCAL_MEDIA names what is no folder.
+        SwitchError: SGLANG_GEMMA4_LOCAL_MEDIA names something that is not a folder.
     """
     from sglang.srt.multimodal.processors.executor import MultimodalProcessorExecutor
 
@@ -43,10 +43,10 @@ def leave_the_loop(_result: None, processor: Any, *_args: Any, **_kwargs: Any) -
 
 
 async def process(original: Callable[..., Any], processor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4SGLangProcessor.process_mm_data_async``.
+    """Around ``Gemma4SGLangProcessor.process_mm_data_async``: apply the request's limits, and compare the output with the prompt.
 
     Raises:
-        ValueError: what the request brings cannot be loaded or processed, or does not fit its prompt.
+        ValueError: the request's media cannot be loaded or processed, or do not fit its prompt.
     """
     longest = None if sounds.cuts(processor) else sounds.longest(processor._processor)
     budget, request = Budget(longest=longest), kwargs.get("request_obj")
@@ -98,9 +98,9 @@ def _free(processor: Any, items: list[Any]) -> None:
 
 
 def process_large(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4SGLangProcessor.process_mm_data``: large images become tensors here, as those that nvJPEG decodes are.
+    """Around ``Gemma4SGLangProcessor.process_mm_data``: convert large images to tensors, as nvJPEG's are.
 
-    torchvision makes a tensor of an image in calls that hold Python's lock for as long as 270 MB take to copy, twice.
+    torchvision's conversion of an image holds the GIL for as long as 270 MB take to copy, twice.
     """
     if kwargs.get("images"):
         kwargs["images"] = [in_strips(image) if _is_large(image) else image for image in kwargs["images"]]
@@ -112,7 +112,7 @@ def _is_large(image: Any) -> bool:
 
 
 def in_strips(image: Any) -> Any:
-    """An RGB image as uint8 of shape [3, height, width], made by strips of some :data:`STRIP` pixels."""
+    """An RGB image as uint8 of shape [3, height, width], converted in strips of about :data:`STRIP` pixels."""
     import numpy
     import torch
 
@@ -130,7 +130,7 @@ def _gate(processor: Any) -> asyncio.Semaphore:
 
 
 def _brought(kwargs: dict[str, Any]) -> dict[str, int | None]:
-    """Numbers of images and sounds by modality; None where they came as features."""
+    """Number of images and of audio by modality; None if they came as features."""
     brought: dict[str, int | None] = {}
     for kind in ("image", "audio"):
         items = kwargs.get(f"{kind}_data") or ()
@@ -139,7 +139,7 @@ def _brought(kwargs: dict[str, Any]) -> dict[str, int | None]:
 
 
 def _is_ours(error: BaseException | None) -> bool:
-    """Whether the machine failed, not the request: memory, a disk, a worker or a device, anywhere in a chain of errors."""
+    """Whether the machine failed, not the request: memory, disk, a worker or a device, anywhere in the chain of exceptions."""
     import torch
 
     while error is not None:
@@ -150,13 +150,13 @@ def _is_ours(error: BaseException | None) -> bool:
 
 
 def judge_loaded(base_output: Any, processor: Any, soft_tokens: int | None = None) -> None:
-    """Before media are processed: refuse what cannot fit the context, or fills more memory than a request may.
+    """Before media are processed: refuse media that cannot fit the context, or need more memory than a request may have.
 
     Args:
-        soft_tokens: the budget of each image that the request asks for.
+        soft_tokens: the budget per image that the request asks for.
 
     Raises:
-        ValueError: the media make more tokens than a prompt may have, or the videos or sounds are too large together.
+        ValueError: the media make more tokens than a prompt may have, or the videos or audio are too large together.
     """
     most = _context.get()
     if most is None:
@@ -177,7 +177,7 @@ def judge_loaded(base_output: Any, processor: Any, soft_tokens: int | None = Non
 
 
 def release(base_output: Any) -> None:
-    """Free decoded images in another thread: some hundred MB take a while."""
+    """Free decoded images in another thread, because hundreds of MB take a while."""
     if _context.get() is not None and base_output.images:
         asyncio.get_running_loop().run_in_executor(None, base_output.images.clear)
 

@@ -1,4 +1,4 @@
-"""Media as a request sends them: addresses in one form, no setting that is dropped, no video without a place, sounds of a fit length."""
+"""Hooks on a request's media: normalise addresses; refuse ignored settings, videos without a placeholder and audio of a wrong length."""
 
 import os
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from sglang_gemma4.serving.media import base64_text, served, sounds, video
 from sglang_gemma4.serving.media.decoding import Address
 
 _videos: ContextVar[int | None] = ContextVar("videos_sent", default=None)
-"""How many videos the request of this task brings; None in tasks of other models' processors."""
+"""Number of videos in this task's request; None in tasks of other models' processors."""
 _SHORT = 60
-"""Characters up to which a text without a scheme is taken for a name, not for base64."""
+"""A text without a scheme of up to this many characters is taken for a name, not for base64."""
 
 
 async def process(original: Callable[..., Any], processor: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4SGLangProcessor.process_mm_data_async``.
+    """Around ``Gemma4SGLangProcessor.process_mm_data_async``: normalise addresses, and check videos.
 
     Raises:
         ValueError: a video comes with a setting that is not read, or as a list of addresses.
@@ -35,10 +35,10 @@ async def process(original: Callable[..., Any], processor: Any, /, *args: Any, *
 
 
 async def judge_loaded(original: Callable[..., Any], processor: Any, /, base_output: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_and_combine_mm_data_async``, between loading and processing.
+    """Around ``process_and_combine_mm_data_async``, between loading and processing: check videos and audio.
 
     Raises:
-        ValueError: a video has no place in the prompt, or a sound is too short or too long.
+        ValueError: a video has no placeholder in the prompt, or audio is too short or too long.
     """
     sent = _videos.get()
     if sent is not None:
@@ -51,14 +51,14 @@ async def judge_loaded(original: Callable[..., Any], processor: Any, /, base_out
 
 
 def load(original: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``load_image``, ``load_video`` and ``load_audio``, in threads: long base64 is respelled where SGLang cannot decode it.
+    """Around ``load_image``, ``load_video`` and ``load_audio``, in threads: normalise long base64 that SGLang cannot decode, and retry.
 
     Raises:
-        ValueError: what SGLang raises.
+        ValueError: from SGLang, if that fails too.
     """
     try:
         return original(source, *args, **kwargs)
-    except (ValueError, OSError):  # OSError: a sound without a scheme is opened as a file
+    except (ValueError, OSError):  # OSError: SGLang opens audio without a scheme as a file
         made = _respelled(source) if served.is_gemma4() else None
         if made is None:
             raise
@@ -75,7 +75,7 @@ def _respelled(source: Any) -> Any:
 
 
 def tidy(data: Any) -> Any:
-    """Media with their addresses in the form that SGLang's loaders know; what is no address stays."""
+    """Media with their addresses in the form that SGLang's loaders expect; other items are unchanged."""
     if isinstance(data, list | tuple):
         return [tidy(one) for one in data]
     if isinstance(data, str):
@@ -103,7 +103,7 @@ def _is_file(text: str) -> bool:
 
 
 def _kept(text: str, made: str) -> str:
-    """``made`` with the budget of ``text``, where ``text`` has one."""
+    """``made`` with the budget of ``text``, if ``text`` has one."""
     budget = getattr(text, "budget", None)
     if made == text or budget is None:
         return text if made == text else made

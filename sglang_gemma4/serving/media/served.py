@@ -1,6 +1,6 @@
 """Whether this process prepares media for a Gemma 4.
 
-SGLang's loaders and HTTP server are the same for all models: hooks in them ask here, and leave other models' requests to stock.
+SGLang's loaders and HTTP server are the same for all models. Hooks in them ask here, and leave other models' requests to stock.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""What a chat template shows of a conversation's media: all of it, or the request is refused with the message's number and role.
+"""Checks that a chat template shows all media of a conversation; otherwise the request is refused with the message's number and role.
 
-Released templates differ: all show media in user and assistant messages, none in the system message, newer ones also in tool results. So
-the template itself is asked: each medium must have left its marker in the rendered prompt.
+All released templates show media in user and assistant messages, none in the system message, and newer ones also in tool results. So the
+rendered prompt is checked: it must have a marker for each image, video and audio.
 """
 
 from collections.abc import Callable
@@ -11,33 +11,33 @@ from sglang_gemma4.serving.client_errors import ClientError
 from sglang_gemma4.serving.media import literal, served
 
 PARTS = {"image_url": "image", "input_image": "image", "video_url": "video", "audio_url": "audio", "input_audio": "audio"}
-"""Kinds of media by the type of a content part."""
+"""Modality by the type of a content part."""
 REMEDY = "send it in a user message"
 
 
 def mark(_result: None, server: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``OpenAIServingChat.__init__``: a text-only server, which makes no processor, refuses media in a tool's output too."""
+    """After ``OpenAIServingChat.__init__``: mark this process, so that a server without a processor refuses media in tool outputs too."""
     if _serves_gemma4(server):
         served.mark()
 
 
 def render(original: Callable[..., Any], server: Any, messages: Any, *, tools: Any, template_kwargs: Any, **kwargs: Any) -> Any:
-    """Around ``OpenAIServingChat._render_and_encode_chat_template``: texts cannot spell a medium's marker."""
+    """Around ``OpenAIServingChat._render_and_encode_chat_template``: texts cannot spell a media marker."""
     if not _serves_gemma4(server):
         return original(server, messages, tools=tools, template_kwargs=template_kwargs, **kwargs)
     return original(server, literal.inert(messages), tools=literal.inert(tools), template_kwargs=literal.inert(template_kwargs), **kwargs)
 
 
 def append_prefix(original: Callable[..., Any], server: Any, prompt_ids: Any, assistant_prefix: str) -> Any:
-    """Around ``OpenAIServingChat._append_assistant_prefix_to_prompt_ids``: neither can the answer that is to be continued."""
+    """Around ``OpenAIServingChat._append_assistant_prefix_to_prompt_ids``: the answer to continue cannot spell a media marker."""
     return original(server, prompt_ids, literal.inert(assistant_prefix) if _serves_gemma4(server) else assistant_prefix)
 
 
 def apply_template(original: Callable[..., Any], server: Any, request: Any, tools: Any, is_multimodal: bool) -> Any:
-    """Around ``OpenAIServingChat._apply_jinja_template``.
+    """Around ``OpenAIServingChat._apply_jinja_template``: compare the rendered markers with the media, and remove breaks from the ids.
 
     Raises:
-        ClientError: the template leaves a medium out, or shows media in another order than they are loaded.
+        ClientError: the template leaves media out, or shows media in another order than they are loaded.
     """
     result = original(server, request, tools, is_multimodal)
     if not _serves_gemma4(server) or not isinstance(result.prompt_ids, list):
@@ -52,7 +52,7 @@ def apply_template(original: Callable[..., Any], server: Any, request: Any, tool
 
 
 def engine_prompt(found: Any, _server: Any, processed: Any, _is_multimodal: bool) -> Any:
-    """After ``OpenAIServingChat._engine_prompt``: a prompt with a broken marker and without media goes as ids, in which it is text."""
+    """After ``OpenAIServingChat._engine_prompt``: send a prompt with a break and without media as ids, in which the marker is text."""
     kind, value = found
     if kind == "text" and literal.BREAK in value and not (processed.image_data or processed.video_data or processed.audio_data):
         return "input_ids", processed.prompt_ids
@@ -60,7 +60,7 @@ def engine_prompt(found: Any, _server: Any, processed: Any, _is_multimodal: bool
 
 
 def process(original: Callable[..., Any], processor: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4SGLangProcessor.process_mm_data``: the prompt's tokens without those of breaks."""
+    """Around ``Gemma4SGLangProcessor.process_mm_data``: remove the tokens of breaks from the prompt's ids."""
     import torch
 
     made, text = original(processor, *args, **kwargs), kwargs.get("input_text", args[0] if args else "")
@@ -71,10 +71,10 @@ def process(original: Callable[..., Any], processor: Any, /, *args: Any, **kwarg
 
 
 def judge_ids(_server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``OpenAIServingChat._process_messages``, which reads no messages where a request brings ``input_ids``.
+    """Before ``OpenAIServingChat._process_messages``, which ignores the messages if a request has ``input_ids``.
 
     Raises:
-        ClientError: the messages bring media beside ``input_ids``.
+        ClientError: the request has ``input_ids`` and media in its messages.
     """
     if request.input_ids is None or not _serves_gemma4(_server):
         return
@@ -84,10 +84,10 @@ def judge_ids(_server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 
 def tool_output(original: Callable[..., Any], output: Any) -> Any:
-    """Around ``OpenAIServingResponses._flatten_tool_output``, which keeps texts alone: media stay beside them.
+    """Around ``OpenAIServingResponses._flatten_tool_output``, which keeps only texts: keep media too.
 
     Raises:
-        ClientError: a part that is neither text nor an image or sound.
+        ClientError: a part is neither text nor media.
     """
     if not isinstance(output, list) or not served.is_gemma4():
         return original(output)
@@ -96,7 +96,7 @@ def tool_output(original: Callable[..., Any], output: Any) -> Any:
 
 
 def _output_part(part: Any) -> dict[str, Any]:
-    """A part of a tool's output as chat completions have it. What has a text is text, whatever its type, as in stock SGLang."""
+    """A part of a tool's output in the form of chat completions. A part with a text is text, whatever its type, as in stock SGLang."""
     from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
 
     normal = OpenAIServingResponses._normalize_response_content_part_for_chat(part)
@@ -114,7 +114,7 @@ def judge_blocks(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None
     """Before ``AnthropicServing._convert_to_chat_completion_request``, which drops images that it cannot read.
 
     Raises:
-        ClientError: an image without data or address, or in a part of a message of which texts alone are read.
+        ClientError: an image has no data or address, or is in a part of a message of which only texts are read.
     """
     if not _serves_gemma4(server.openai_serving_chat):
         return
@@ -155,13 +155,19 @@ def _serves_gemma4(server: Any) -> bool:
 
 
 def _kinds(message: Any) -> list[str]:
-    """The kinds of a message's media, in their order."""
+    """The modalities of a message's media, in order."""
     parts = message.content if isinstance(message.content, list) else []
     return [PARTS[part.type] for part in parts if part.type in PARTS]
 
 
 def _judge_order(messages: Any) -> None:
-    """Templates set a call's results before the message's own content; media are loaded in the order of messages."""
+    """Refuse media in both an assistant message with tool calls and its results.
+
+    Templates put a call's results before the message's own content, but media are loaded in the order of messages.
+
+    Raises:
+        ClientError: both have media.
+    """
     for number, message in enumerate(messages):
         if not (getattr(message, "tool_calls", None) and _kinds(message)):
             continue
@@ -176,7 +182,7 @@ def _judge_order(messages: Any) -> None:
 
 
 def _reason(original: Callable[..., Any], server: Any, request: Any, tools: Any) -> str:
-    """Which message's media the template leaves out: each is rendered with no other media."""
+    """The error that names the message whose media the template leaves out; each message is rendered without other media."""
     for number, message in enumerate(request.messages):
         kinds = _kinds(message)
         if not kinds:

@@ -1,43 +1,43 @@
-"""How long a sound may be: long enough for one soft token, and no longer than the model was made for."""
+"""Limits the length of audio: long enough for one soft token, and no longer than the model was made for."""
 
 from typing import Any
 
 from sglang_gemma4.serving.media.decoding import RATE, TAIL, too_long
 
 SAMPLES_A_TOKEN = 640
-"""Of 16 kHz, 40 ms: the models' ``audio_ms_per_token``."""
+"""Samples per soft token at 16 kHz: 40 ms, the models' ``audio_ms_per_token``."""
 
 
 def least(processor: Any) -> int:
-    """The fewest samples of 16 kHz of which transformers' processor makes a soft token.
+    """The fewest samples at 16 kHz of which transformers' processor makes a soft token.
 
-    The first spectrum is centred on the first sample and counts where its window's second half, and one sample more, are sound. The
-    encoder-free model fills its only frame with silence.
+    The first spectrum is centred on the first sample, and counts if the second half of its window and one more sample are audio. The
+    encoder-free model pads its only frame with silence.
     """
     extractor = processor.feature_extractor
     return int(extractor.frame_length) // 2 + 1 if hasattr(extractor, "frame_length") else 1
 
 
 def longest(processor: Any) -> int:
-    """The samples of 16 kHz that fill the model's ``audio_seq_length`` soft tokens: 480,000, which are 30 s."""
+    """The samples at 16 kHz that fill the model's ``audio_seq_length`` soft tokens: 480,000, which are 30 s."""
     return int(processor.audio_seq_length) * SAMPLES_A_TOKEN
 
 
 def cuts(processor: Any) -> bool:
-    """Whether the operator has long sounds cut; of SGLang's Gemma 4 processor."""
+    """Whether the operator has long audio cut; ``processor`` is SGLang's Gemma 4 processor."""
     return bool(processor.audio_config.get("truncation"))
 
 
 def judge(sounds: list[Any], processor: Any, cut: bool) -> None:
-    """Judge decoded sounds of 16 kHz, each of shape [samples], and cut an encoder's silence behind the longest.
+    """Check decoded audio at 16 kHz, each of shape [samples], and cut an encoder's padding beyond the model's longest audio.
 
     Args:
-        sounds: changed in place.
+        sounds: the audio, changed in place.
         processor: transformers' Gemma 4 processor.
-        cut: whether the operator has the processor cut long sounds.
+        cut: whether the operator has long audio cut.
 
     Raises:
-        ValueError: a sound is too short for a soft token, or longer than the model takes.
+        ValueError: audio is too short for a soft token, or longer than the model takes.
     """
     fewest, most = least(processor), longest(processor)
     for number, sound in enumerate(sounds):

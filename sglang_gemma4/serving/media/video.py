@@ -1,7 +1,7 @@
-"""Which frames of a video the model sees and when each was shown, as transformers' Gemma 4 processor has them.
+"""Chooses the frames of a video that the model sees, and the time of each, as transformers' Gemma 4 processor does.
 
-A frame's label is its index over the frames per second that the container states. Frames that come without a container have no time of
-their own: they count as 24 a second, as in transformers.
+A frame's time is its index divided by the frames per second that the container states. Frames without a container count as 24 per second,
+as in transformers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ UNREAD = ("fps", "max_frames", "max_tokens_per_frame", "max_image_tokens", "max_
 
 
 def with_times(original: Callable[..., Any], processor: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Gemma4SGLangProcessor.process_mm_data``: videos become frames with their places in time.
+    """Around ``Gemma4SGLangProcessor.process_mm_data``: turn videos into frames with their times.
 
     Raises:
         ValueError: a video has no frame, frames of unequal size, or more pixels than a video may have.
@@ -33,16 +33,16 @@ def chosen(total: int, fps: float | None, video_processor: Any, config: Mapping[
 
     Args:
         total: number of frames.
-        fps: frames per second, None where no container tells.
+        fps: frames per second; None if no container states them.
         video_processor: transformers' Gemma 4 video processor; its ``num_frames`` is the most that are shown.
-        config: the server's ``video`` part of ``--mm-process-config``; ``num_frames`` and ``fps`` of it are read.
+        config: the server's ``video`` part of ``--mm-process-config``, of which ``num_frames`` and ``fps`` are read.
     """
     from transformers.video_utils import VideoMetadata
 
     most = config.get("num_frames") or video_processor.num_frames
     if config.get("fps") and fps and not config.get("num_frames"):
         most = min(most, max(1, int(total / fps * config["fps"])))
-    # transformers refuses a video with fewer frames than it would show; here all of them are shown
+    # transformers refuses a video with fewer frames than it would show; here all its frames are shown
     found = video_processor.sample_frames(VideoMetadata(total_num_frames=total, fps=fps), num_frames=min(most, total))
     return [int(index) for index in found]
 
@@ -73,14 +73,14 @@ def _shown(video: Any, video_processor: Any, config: Mapping[str, Any]) -> tuple
 
 
 def judge_together(videos: Sequence[Any], processor: Any, most: int) -> None:
-    """Judge all videos of a request before one of them is decoded.
+    """Check all videos of a request before any of them is decoded.
 
     Args:
         processor: SGLang's ``Gemma4SGLangProcessor``.
-        most: the tokens that a prompt may have.
+        most: the most tokens of a prompt.
 
     Raises:
-        ValueError: the frames that are shown have too many pixels together, or make more tokens than that.
+        ValueError: the shown frames have too many pixels together, or make more than ``most`` tokens.
     """
     inner, frames, pixels, tokens = processor._processor.video_processor, 0, 0, 0
     for video in videos:
@@ -101,7 +101,7 @@ def judge_together(videos: Sequence[Any], processor: Any, most: int) -> None:
 
 
 def _size(video: Any) -> tuple[int, int] | None:
-    """Height and width of a video's frames; None of encoded ones, which are judged as they are decoded."""
+    """Height and width of a video's frames; None for encoded frames, which are checked when they are decoded."""
     if hasattr(video, "frame_shape"):
         return tuple(video.frame_shape)
     first: Any = video[0] if len(video) else None
@@ -114,7 +114,7 @@ def _size(video: Any) -> tuple[int, int] | None:
 
 
 def _tokens(size: tuple[int, int], video_processor: Any, config: Mapping[str, Any]) -> int:
-    """Soft tokens of one frame; its label has some more."""
+    """Soft tokens of one frame, without those of its label."""
     from transformers.models.gemma4.image_processing_gemma4 import get_aspect_ratio_preserving_size
 
     patch, pool = video_processor.patch_size, video_processor.pooling_kernel_size
@@ -136,7 +136,7 @@ def _metadata(total: int, fps: float | None, indices: list[int], frames: Any) ->
 
 
 def _stacked(frames: Sequence[Any]) -> Any:
-    """Frames that came one by one: Pillow's images, arrays, or the bytes of image files."""
+    """Stack frames that came one by one, as Pillow images, arrays or bytes of image files: [frames, channels, height, width]."""
     import torch
 
     made, pixels = [], 0
@@ -169,7 +169,7 @@ def _pixels(frame: Any) -> Any:
 
 
 def refuse_settings(videos: Any) -> None:
-    """Refuse what a request asks of one video and no processor of Gemma 4 reads.
+    """Refuse settings of a video that no processor of Gemma 4 reads.
 
     Raises:
         ValueError: a video comes with such a setting.
@@ -185,7 +185,7 @@ def refuse_settings(videos: Any) -> None:
 
 
 def refuse_addresses(videos: Any) -> None:
-    """Refuse a list of frames that names them: they would be loaded one after the other by the thread that processes media.
+    """Refuse a list of frames given as addresses: the thread that processes media would load them one after the other.
 
     Raises:
         ValueError: a frame is an address, a path or base64.

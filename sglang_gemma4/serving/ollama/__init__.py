@@ -1,1 +1,1 @@
-"""Ollama's API over SGLang's chat: requests are judged and translated, answers are translated back, whole and streamed."""
+"""Ollama's API over SGLang's chat: requests are checked and translated, answers are translated back, whole and streamed."""

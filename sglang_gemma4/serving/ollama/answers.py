@@ -16,7 +16,7 @@ Part = Callable[["Piece"], dict[str, Any]]
 
 @dataclass
 class Piece:
-    """A part of an answer: what one line of a stream holds, or the whole of it.
+    """A part of an answer: the content of one line of a stream, or the whole answer.
 
     Attributes:
         calls: whole calls, as [id, name, arguments as text].
@@ -53,7 +53,7 @@ def _call(number: int, call_id: str, name: str, arguments: str) -> dict[str, Any
 
 
 def _object(name: str, arguments: str) -> Any:
-    """A call's arguments, closed where the answer ended inside them. Text that begins no object gives none, and a warning."""
+    """A call's arguments, completed if the answer ended inside them. Text that begins no object gives {} and a warning."""
     found = whole_arguments(arguments)
     try:
         found = json.loads(found) if isinstance(found, str) else found
@@ -71,7 +71,7 @@ def stamp() -> str:
 
 
 def line(model: str, part: dict[str, Any], done: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One object of an answer; ``done`` are the fields of the last one."""
+    """One object of an answer; ``done`` has the fields of the last object, and is None for others."""
     return {"model": model, "created_at": stamp(), **part, "done": done is not None, **(done or {})}
 
 
@@ -79,9 +79,9 @@ def ending(finish: str | None, usage: Any, started: int, first: int | None = Non
     """The fields of an answer's end: why it ended, tokens, and nanoseconds.
 
     Args:
-        usage: of chat completions, an object or None.
-        started: nanoseconds at which the request came.
-        first: nanoseconds at which its first token came; None where that is not known, so that only the total is given.
+        usage: the usage of chat completions, an object or None.
+        started: time in nanoseconds at which the request came.
+        first: time in nanoseconds at which the first token came; if None, only the total is given.
     """
     end = time.perf_counter_ns()
     reason = finish if finish in ("length", "abort") else "stop"
@@ -146,7 +146,7 @@ def _logprobs(choice: dict[str, Any]) -> list[Any]:
 
 
 def written(value: Any) -> bytes:
-    """The JSON of an answer. UTF-8 has no lone surrogates, which a model may write as JSON's escapes: they are sent as such escapes."""
+    """The JSON of an answer. Unpaired surrogates, which a model may write as escapes and UTF-8 cannot encode, are sent as escapes."""
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
 
 

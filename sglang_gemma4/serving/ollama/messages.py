@@ -24,10 +24,10 @@ def of_chat(given: Any) -> list[dict[str, Any]]:
 
 
 def of_prompt(prompt: str, system: str | None, images: Any) -> list[dict[str, Any]]:
-    """The conversation that /api/generate asks for with a prompt.
+    """The conversation for a prompt of /api/generate.
 
     Raises:
-        ValueError: ``images`` are no list of base64 texts.
+        ValueError: ``images`` is not a list of base64 texts.
     """
     begun = [{"role": "system", "content": system}] if system else []
     return [*begun, {"role": "user", "content": content(prompt, pictures("images", images))}]
@@ -41,10 +41,10 @@ def content(text: str, images: list[dict[str, Any]]) -> Any:
 
 
 def pictures(at: str, given: Any) -> list[dict[str, Any]]:
-    """Base64 texts as image parts; one may be a data: address already, no other address is read.
+    """Base64 texts as image parts; a text may be a data: address already, but no other address.
 
     Raises:
-        ValueError: an image is no text, or an address.
+        ValueError: an image is not a text, or is another address.
     """
     if given is None:
         return []
@@ -60,10 +60,10 @@ def pictures(at: str, given: Any) -> list[dict[str, Any]]:
 
 
 def tools(given: Any) -> list[dict[str, Any]] | None:
-    """Declared tools, whose form is that of chat completions.
+    """Declared tools in the form of chat completions, which Ollama's have too; None if there are none.
 
     Raises:
-        ValueError: they are no list of functions with a name.
+        ValueError: ``given`` is not a list of functions with a name.
     """
     if not given:
         return None
@@ -93,7 +93,7 @@ def _given_ids(conversation: list[Any]) -> set[str]:
 
 
 class _Calls:
-    """The calls of a conversation that no result has answered so far: Ollama names a result by its tool, chat completions by an id."""
+    """The calls of a conversation without a result so far. Ollama names a result by its tool, chat completions by an id."""
 
     def __init__(self, given: set[str]) -> None:
         """Begin a conversation in which the client has given the ids ``given``."""

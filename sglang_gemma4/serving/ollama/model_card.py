@@ -1,10 +1,10 @@
-"""What /api/tags and /api/show say of the model that is served."""
+"""Answers of /api/tags and /api/show about the served model."""
 
 from typing import Any
 
 
 def family(config: Any) -> str:
-    """What kind of model it is, as its configuration says."""
+    """The model type in the model's configuration, or "unknown"."""
     return str(getattr(config, "model_type", "") or "unknown")
 
 
@@ -25,8 +25,8 @@ def show(name: str, model: Any, since: str, tools: bool, thinks: bool) -> dict[s
 
     Args:
         model: SGLang's ModelConfig.
-        tools: calls are parsed.
-        thinks: thoughts are parsed.
+        tools: whether calls are parsed.
+        thinks: whether thoughts are parsed.
     """
     config = model.hf_config
     named, inner = family(config), getattr(config, "text_config", None) or config

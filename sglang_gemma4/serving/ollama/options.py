@@ -33,14 +33,14 @@ SAMPLING: Mapping[str, tuple[str, Kind]] = {
     "presence_penalty": ("presence_penalty", number(-2, 2)),
     "frequency_penalty": ("frequency_penalty", number(-2, 2)),
 }
-"""By the option: the name of the request's field, and the values that the option may take."""
+"""By option: the name of the request's field, and the check of the option's value."""
 _COUNT = integer(-1, INT32_MAX)
 LOADING: Mapping[str, Kind] = {
     **dict.fromkeys(("num_batch", "num_gpu", "main_gpu", "num_thread", "num_keep", "repeat_last_n"), _COUNT),
     "num_ctx": integer(1, INT32_MAX),
     **dict.fromkeys(("numa", "low_vram", "f16_kv", "use_mmap", "use_mlock"), flag),
 }
-"""How Ollama loads a model or shifts its context. The operator of this server chooses that, and no answer depends on these options."""
+"""Options for how Ollama loads a model or shifts its context. Here the operator chooses that; no answer depends on these options."""
 OFF: Mapping[str, tuple[Any, ...]] = {
     "mirostat": (0,),
     "tfs_z": (1, 1.0),
@@ -50,20 +50,20 @@ OFF: Mapping[str, tuple[Any, ...]] = {
     "embedding_only": (False,),
     "logits_all": (False,),
 }
-"""Options that this server does not serve: the server takes only the values that turn an option off."""
+"""Options that this server does not serve: it accepts only the values that turn an option off."""
 PENALTIES: Mapping[str, int] = {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
 """The penalties, which cover the whole text, and the values that turn them off."""
 _UNUSED = ("mirostat_tau", "mirostat_eta")
 _FREE = ("seed", "num_predict")
-"""Options whose negative values stand for none."""
+"""Options whose negative values mean that the option is not given."""
 _TIME = re.compile(r"-?(\d+\.?\d*(ns|us|µs|ms|s|m|h)?)+")
 
 
 def fields(options: Any, context: int) -> dict[str, Any]:
-    """The fields of a request with Ollama's ``options``.
+    """The fields of SGLang's request for Ollama's ``options``.
 
     Args:
-        context: tokens of the server's context.
+        context: the server's context length in tokens.
 
     Raises:
         ValueError: an option is unknown, not served, or its value is outside its limits.
@@ -83,7 +83,7 @@ def fields(options: Any, context: int) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A whole number as an integer: clients of languages without integers send 42.0."""
+    """A float with an integer value as an integer: clients in languages without integers send 42.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -115,13 +115,13 @@ def _sampling(name: str, field: str, value: Any) -> dict[str, Any]:
 
 
 def keep_alive(value: Any, loads: bool) -> None:
-    """Judge ``keep_alive``: the model stays loaded, whatever time is asked for.
+    """Check ``keep_alive``; the model stays loaded, whatever time is asked for.
 
     Args:
-        loads: the request has no prompt, so that it only loads or unloads the model.
+        loads: whether the request has no prompt, and so only loads or unloads the model.
 
     Raises:
-        ValueError: the value is no time, or the request asks to unload the model.
+        ValueError: the value is not a time, or the request asks to unload the model.
     """
     if value is None or value == "":
         return

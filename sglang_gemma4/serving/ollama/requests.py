@@ -1,4 +1,4 @@
-"""A request of /api/chat or /api/generate: what it asks SGLang for, or by which name it is refused."""
+"""Translates a request of /api/chat or /api/generate to SGLang's fields, or refuses it by field name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ REFUSED: Mapping[str, str] = {
     "template": "the server renders the checkpoint's own template; leave it out, or send the whole prompt with raw",
     "context": "no answer here has one; send the conversation to /api/chat",
 }
-"""Fields that change an answer and are not served, where they are given and ask for something."""
+"""Fields that change an answer and are not served, and why; a request with a value that is not empty is refused."""
 TOP_LOGPROBS = 20
 _NAME = text(1024, empty=False)
 
@@ -27,10 +27,10 @@ class Asked:
     """What a request asks for.
 
     Attributes:
-        path: by a chat, by a completion of the prompt as it is, or nothing ("load": only whether the model is there).
-        stream: the answer is sent as it comes.
-        thinking: whether the model is to think; None leaves that to its template.
-        fields: of SGLang's chat or completion request.
+        path: "chat", "raw" (a completion of the prompt as it is), or "load" (no answer, only whether the model is there).
+        stream: whether the answer is streamed.
+        thinking: whether the model should think; None leaves that to its template.
+        fields: the fields of SGLang's chat or completion request.
     """
 
     model: str
@@ -44,10 +44,10 @@ def of_chat(body: Any, context: int) -> Asked:
     """The request of /api/chat.
 
     Args:
-        context: tokens of the server's context.
+        context: the server's context length in tokens.
 
     Raises:
-        ValueError: it is refused; the message names the field, its value and the remedy.
+        ValueError: the request is refused; the message names the field, its value and the remedy.
     """
     asked = _begin(body, CHAT, context)
     said = messages.of_chat(body.get("messages"))
@@ -61,7 +61,7 @@ def of_chat(body: Any, context: int) -> Asked:
 
 
 def of_generate(body: Any, context: int) -> Asked:
-    """The request of /api/generate, which asks for an answer to a prompt, or with ``raw`` to continue a text as it is.
+    """The request of /api/generate: an answer to a prompt, or with ``raw`` the continuation of a text as it is.
 
     Raises:
         ValueError: as :func:`of_chat`.
@@ -84,7 +84,7 @@ def of_generate(body: Any, context: int) -> Asked:
 
 
 def _begin(body: Any, known: tuple[str, ...], context: int) -> Asked:
-    """What both endpoints have in common."""
+    """The part of a request that both endpoints have in common."""
     if not isinstance(body, Mapping):
         refuse("the body", body, "a JSON object")
     if unknown := sorted(set(map(str, body)) - set(known)):
@@ -93,7 +93,7 @@ def _begin(body: Any, known: tuple[str, ...], context: int) -> Asked:
     for name, reason in REFUSED.items():
         if body.get(name):
             raise ValueError(f"{name}: not served: {reason}")
-    for name in ("stream", "truncate", "shift"):  # neither of the last two cuts a prompt here: one that does not fit is refused
+    for name in ("stream", "truncate", "shift"):  # the last two have no effect: a prompt that does not fit is refused, not cut
         if body.get(name) is not None:
             flag(name, body[name])
     asked = Asked(body["model"], "chat", body.get("stream") is not False, _thinking(body.get("think")))
@@ -117,7 +117,7 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 
 
 def _thinking(think: Any) -> bool | None:
-    """A level turns thinking on: Gemma 4 knows no levels."""
+    """Whether to think. A level turns thinking on, since Gemma 4 has no levels; None if nothing was given."""
     if think is None or isinstance(think, bool):
         return think
     one_of(*LEVELS)("think", think) if isinstance(think, str) else refuse("think", think, "true, false or a level")

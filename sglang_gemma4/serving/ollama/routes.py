@@ -19,15 +19,15 @@ from sglang_gemma4.serving.ollama.requests import Asked
 logger = logging.getLogger(__name__)
 _SINCE = answers.stamp()
 _SHOWN = 3
-"""Errors of a body that its answer shows."""
+"""Most errors of a body that the answer shows."""
 
 
 def install(app: FastAPI) -> None:
-    """Replace the routes of SGLang's Ollama endpoints, wherever the environment has put them; their dependencies and access stay."""
+    """Replace the routes of SGLang's Ollama endpoints, whatever paths the environment gave them; dependencies and access stay the same."""
     for number, route in enumerate(app.router.routes):
         ours = ENDPOINTS.get(getattr(getattr(route, "endpoint", None), "__name__", ""))
         if ours is not None and isinstance(route, APIRoute) and route.endpoint is not ours:
-            if (level := getattr(route.endpoint, "_auth_level", None)) is not None:  # SGLang's middleware looks for it on the endpoint
+            if (level := getattr(route.endpoint, "_auth_level", None)) is not None:  # SGLang's middleware reads it from the endpoint
                 setattr(ours, "_auth_level", level)  # noqa: B010 - a function has no such attribute of its own
             methods = list(route.methods or ())
             made = app.router.route_class(route.path, ours, methods=methods, response_model=None, dependencies=route.dependencies)
@@ -35,9 +35,9 @@ def install(app: FastAPI) -> None:
 
 
 def _named(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
-    """A handler whose errors are answered as Ollama's are: an object with the field ``error``.
+    """Wrap a handler: errors are answered as in Ollama, with an object that has the field ``error``.
 
-    Judging and translating a request raises :class:`ClientError` or HTTPException; anything else is the server's error.
+    Checking and translating a request raises :class:`ClientError` or HTTPException; any other exception is the server's error.
     """
 
     async def answer(raw_request: Request) -> Any:
@@ -58,7 +58,7 @@ def _named(handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], 
 
 @contextlib.contextmanager
 def _judging() -> Iterator[None]:
-    """What raises ValueError inside is the client's error."""
+    """Turn a ValueError inside the ``with`` body into a ClientError."""
     try:
         yield
     except ValidationError as error:
@@ -77,10 +77,10 @@ def _error(status: int, said: str) -> Response:
 
 
 async def _body(raw_request: Request) -> Any:
-    """The parsed body, whatever its content type says: Ollama's clients often give none.
+    """The parsed body, whatever its content type: Ollama's clients often send none.
 
     Raises:
-        ClientError: the body is no JSON.
+        ClientError: the body is not JSON.
     """
     try:
         return await raw_request.json()
@@ -121,11 +121,11 @@ ENDPOINTS = {
     "ollama_tags": _named(tags),
     "ollama_show": _named(show),
 }
-"""By the name of SGLang's handler."""
+"""Our handlers by the name of SGLang's handler."""
 
 
 async def _answer(judge: Callable[[Any, int], Asked], part: answers.Part, raw_request: Request) -> Any:
-    """The answer to the request that ``judge`` makes of a body, each part of the answer in the form that ``part`` gives."""
+    """Answer a request: ``judge`` turns the body into the request, and ``part`` gives each part of the answer its form."""
     started, state, body = time.perf_counter_ns(), raw_request.app.state, await _body(raw_request)
     with _judging():
         asked = judge(body, state.openai_serving_chat.tokenizer_manager.model_config.context_len)
@@ -171,9 +171,9 @@ def _common(asked: Asked, server: Any) -> dict[str, Any]:
 
 
 def _model(asked: str, manager: Any) -> str:
-    """The served model, with the adapter that the name asks for where the server knows that adapter.
+    """The served model, with the adapter in the asked name if the server knows that adapter.
 
-    SGLang serves one model, and any other text behind the colon is a tag of Ollama's, such as ``26b`` or ``latest``.
+    SGLang serves one model. Any other text after the colon is a tag of Ollama, such as ``26b`` or ``latest``.
     """
     served = str(manager.served_model_name)
     adapter = asked.removesuffix(":latest").removeprefix(f"{served}:")
@@ -184,7 +184,7 @@ def _model(asked: str, manager: Any) -> str:
 
 
 def _said(body: bytes) -> str:
-    """What an error of SGLang says."""
+    """The message in the body of SGLang's error."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""SGLang's handler of /v1/messages with what :mod:`messages` knows: hooks around its methods."""
+"""Hooks around the methods of SGLang's handler of /v1/messages, which apply :mod:`messages`."""
 
 import copy
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from sglang_gemma4.serving.protocols import messages, serves_gemma4
 from sglang_gemma4.serving.protocols.stream_start import Opened
 
 STOPS = "gemma4_stops"
-"""On a request's own copy of the handler: the stop sequences that the client gave."""
+"""Attribute of a request's own copy of the handler: the stop sequences that the client gave."""
 
 
 def ours(server: Any) -> bool:
@@ -21,7 +21,7 @@ def ours(server: Any) -> bool:
 async def judged(original: Callable[..., Awaitable[Any]], server: Any, request: Any, raw_request: Any) -> Any:
     """Around ``AnthropicServing.handle_messages`` and ``handle_count_tokens``.
 
-    What is not served is refused by name, also what SGLang's request has no field for.
+    Fields that are not served are refused by name, also those that SGLang's request does not have.
     """
     if not ours(server):
         return await original(server, request, raw_request)
@@ -40,13 +40,13 @@ async def judged(original: Callable[..., Awaitable[Any]], server: Any, request: 
 
 
 def typed(original: Callable[..., Any], server: Any, status_code: int, error_type: str, *args: Any, **kwargs: Any) -> Any:
-    """Around ``AnthropicServing._error_response``: an error's type is one of Anthropic's, not SGLang's own."""
+    """Around ``AnthropicServing._error_response``: give an error one of Anthropic's types instead of SGLang's own."""
     named = messages.error_type(status_code, error_type) if ours(server) else error_type
     return original(server, status_code, named, *args, **kwargs)
 
 
 def complete(answer: Any, server: Any, response: Any, *_args: Any) -> Any:
-    """After ``AnthropicServing._convert_response``."""
+    """After ``AnthropicServing._convert_response``: add signatures of thoughts and the stop sequence."""
     if ours(server):
         messages.complete(answer, response.choices[0].matched_stop if response.choices else None, getattr(server, STOPS, ()))
     return answer
@@ -55,7 +55,7 @@ def complete(answer: Any, server: Any, response: Any, *_args: Any) -> Any:
 async def streamed(original: Callable[..., Awaitable[Any]], server: Any, chat_request: Any, request: Any, raw_request: Any) -> Any:
     """Around ``AnthropicServing._handle_streaming``.
 
-    A request that is refused before its first token is answered with its status, as a whole one is.
+    A request that is refused before its first token is answered with the refusal's status, as without streaming.
     """
     if not ours(server):
         return await original(server, chat_request, request, raw_request)
@@ -82,7 +82,7 @@ async def streamed(original: Callable[..., Awaitable[Any]], server: Any, chat_re
 
 
 def _refused(server: Any, status: int, said: str) -> Any:
-    """The answer to a request that was refused; what the server failed with is kept in its log."""
+    """The answer to a request that was refused; details of a server error stay in the server's log."""
     from sglang.srt.entrypoints.anthropic.serving import _scrub_error_message
 
     return server._error_response(status_code=status, error_type="", message=_scrub_error_message(said, status))

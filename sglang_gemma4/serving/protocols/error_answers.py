@@ -1,4 +1,4 @@
-"""What a client wrote wrongly is a 400 that names the cause, on every endpoint."""
+"""Hooks that answer a client's mistake with status 400 and its cause, on every endpoint."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from sglang_gemma4.serving.client_errors import ClientError, mark_sent, reading
 
 
 def answer_errors(*_args: Any, **_kwargs: Any) -> None:
-    """Before ``_setup_and_run_http_server``, and after ``init_multi_tokenizer`` in each further process."""
+    """Before ``_setup_and_run_http_server``, and after ``init_multi_tokenizer`` in each further process: install the error answers."""
     from sglang.srt.entrypoints.http_server import app
 
     from sglang_gemma4.serving.http_errors import install
@@ -16,18 +16,18 @@ def answer_errors(*_args: Any, **_kwargs: Any) -> None:
 
 
 def after_start(result: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After ``init_multi_tokenizer``."""
+    """After ``init_multi_tokenizer``: as :func:`answer_errors`."""
     answer_errors()
     return result
 
 
 def note_sent(*_args: Any, **_kwargs: Any) -> None:
-    """Before a request, or a batch of them, is sent to a scheduler."""
+    """Before one or several requests are sent to a scheduler: later exceptions are not the client's error."""
     mark_sent()
 
 
 def without_schemas(original: Callable[..., Any], server: Any, request: Any) -> Any:
-    """Around ``OpenAIServingChat._validate_request``, on the event loop: tools' schemas are judged by :func:`judged_chat`, in a thread.
+    """Around ``OpenAIServingChat._validate_request``, on the event loop: skip tools' schemas, which :func:`judged_chat` checks in a thread.
 
     ``jsonschema`` takes a second for 100 kB of schemas.
     """
@@ -43,10 +43,10 @@ def without_schemas(original: Callable[..., Any], server: Any, request: Any) -> 
 
 
 def judged_chat(original: Callable[..., Any], server: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``OpenAIServingChat._process_messages``.
+    """Around ``OpenAIServingChat._process_messages``: check tools, template arguments and the length of the texts.
 
     Raises:
-        ClientError: a ValueError, which all chat endpoints answer with status 400.
+        ClientError: a check failed; a ValueError, which all chat endpoints answer with status 400.
     """
     from sglang.srt.function_call.utils import normalize_json_schema_types
 

@@ -1,4 +1,4 @@
-"""/v1/messages: what a request asks for that is not served, the stop sequence that ended an answer, signatures and types of errors."""
+"""/v1/messages: refused fields, the stop sequence that ended an answer, signatures of thoughts, and types of errors."""
 
 import base64
 import hashlib
@@ -22,17 +22,17 @@ ERROR_TYPES: Mapping[int, str] = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Anthropic's types of errors by status; any other below 500 is the request's, from 500 on the server's."""
+"""Anthropic's error types by status. Other statuses below 500 are invalid requests, and from 500 on API errors."""
 KNOWN = {*ERROR_TYPES.values(), "api_error"}
 THREADS = "thread_unsupported_request"
-"""What Anthropic's clients look for in an error: they send the whole conversation again, without a thread."""
+"""Error code that Anthropic's clients look for: they then send the whole conversation again, without a thread."""
 REFUSED: Mapping[str, str] = {
     "thread": "this server keeps no conversation between requests; send all of its messages",
     "compaction": "this server writes no summary of a conversation; ask for one in a message",
     "container": "this server runs no code; leave it out, and declare a tool of your own",
     "mcp_servers": "this server calls no MCP server; call it yourself, and declare its tools",
 }
-"""Fields that ask for what this server does not serve, and what to do instead."""
+"""Fields that this server does not serve, and what to do instead."""
 
 
 def error(said: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def error(said: str) -> dict[str, Any]:
 
 
 def refusal(body: Any) -> dict[str, Any] | None:
-    """The error of a request that asks for what is not served, in Anthropic's form; None for any other."""
+    """The error, in Anthropic's form, of a request with a field that is not served; None for other requests."""
     for name, reason in REFUSED.items() if isinstance(body, dict) else ():
         if body.get(name):
             found = error(f"{name}: not served: {reason}")
@@ -55,7 +55,7 @@ def take_format(body: Any, request: Any) -> None:
     """Set ``output_config.format`` of SGLang's request to the body's ``output_format``, which older clients send.
 
     Raises:
-        ValueError: the field is no JSON schema's format, or both fields are given.
+        ValueError: the field is not a JSON schema format, or both fields are given.
     """
     given = body.get("output_format") if isinstance(body, dict) else None
     if not given:
@@ -81,20 +81,20 @@ def error_type(status: int, given: str = "") -> str:
 
 
 def signature(thought: str) -> str:
-    """A thought's signature, by which clients know that they may send it back; no server checks it.
+    """A thought's signature, which tells clients that they may send the thought back; no server checks it.
 
-    Anthropic's is opaque and never empty: clients send a thought without one back as text, or fail.
+    Anthropic's signatures are opaque and never empty. Without one, clients send a thought back as text, or fail.
     """
     return base64.b64encode(hashlib.sha256(thought.encode(errors="replace")).digest()).decode()
 
 
 def complete(answer: Any, matched: Any, stops: Sequence[str]) -> None:
-    """Give a whole answer, in place, its thoughts' signatures and the stop sequence that ended it.
+    """Add to a whole answer, in place, its thoughts' signatures and the stop sequence that ended it.
 
     Args:
         answer: SGLang's ``AnthropicMessagesResponse``.
-        matched: what ended it, a text where it was a stop string.
-        stops: the client's stop sequences; the template may have stop strings of its own.
+        matched: what ended the answer; a text if it was a stop string.
+        stops: the client's stop sequences; the template may have other stop strings.
     """
     for block in answer.content:
         if block.type == "thinking" and not block.signature:
@@ -104,7 +104,7 @@ def complete(answer: Any, matched: Any, stops: Sequence[str]) -> None:
 
 
 class Ended:
-    """What ended an answer, as the chat stream below a stream of messages tells.
+    """Records what ended an answer, from the chat stream below a stream of messages.
 
     Attributes:
         matched: a stop string, a token's id or None.
@@ -114,7 +114,7 @@ class Ended:
         self.matched: Any = None
 
     async def over(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
-        """The same lines, looked at."""
+        """Pass ``lines`` on unchanged, and set ``matched`` from them."""
         async for line in lines:
             if '"matched_stop":"' in line:
                 for choice in _parsed(line).get("choices") or ():
@@ -123,7 +123,7 @@ class Ended:
 
 
 def refusal_of(line: str) -> Refused | None:
-    """Status and message, where the chat stream's first line is an error."""
+    """Status and message if ``line``, the chat stream's first, is an error; otherwise None."""
     found = _parsed(line).get("error")
     return (status_of(found.get("code")), str(found.get("message"))) if isinstance(found, dict) else None
 
@@ -137,7 +137,7 @@ def _parsed(line: str) -> dict[str, Any]:
 
 
 async def completed(frames: AsyncIterator[str], ended: Ended, stops: Sequence[str]) -> AsyncIterator[str]:
-    """A stream of messages whose thoughts have signatures, whose end names the stop sequence and whose errors have types.
+    """A stream of messages with signatures of thoughts, the stop sequence at its end, and Anthropic's error types.
 
     Args:
         stops: the client's stop sequences.

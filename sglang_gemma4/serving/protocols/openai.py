@@ -1,4 +1,4 @@
-"""/v1/chat/completions and /v1/responses: metadata of texts, exact limits, and calls that must come beside an answer's schema."""
+"""/v1/chat/completions and /v1/responses: string metadata, exact limits, and required calls together with an answer's schema."""
 
 import json
 import logging
@@ -15,9 +15,9 @@ VERSIONS = "weight_versions"
 
 
 def texts_only(answer: Any, server: Any, *_args: Any, **_kwargs: Any) -> Any:
-    """After the building of a whole chat completion or completion: OpenAI's metadata are texts.
+    """After a whole chat completion or completion is built: make its metadata strings, as in OpenAI's API.
 
-    The versions' ranges are JSON in ``metadata``, and a list in ``sglext``.
+    The weight versions are JSON text in ``metadata``, and a list in ``sglext``.
     """
     versions = (answer.metadata or {}).get(VERSIONS)
     if versions is None or isinstance(versions, str) or not serves_gemma4(server.tokenizer_manager):
@@ -33,7 +33,7 @@ def texts_only(answer: Any, server: Any, *_args: Any, **_kwargs: Any) -> Any:
 
 @cache
 def _kinds(answer: Any) -> tuple[type[Any], type[Any]]:
-    """SGLang's answer, and its extension with a field for the versions."""
+    """Subclasses of SGLang's answer type and of its extension, with a field for the weight versions."""
     from pydantic import create_model
     from sglang.srt.entrypoints.openai.protocol import SglExt
 
@@ -49,7 +49,7 @@ def must_call(tool_choice: Any) -> bool:
 
 
 def drop_schema(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
-    """Before ``OpenAIServingChat._process_messages``: a schema is one of the answer's text, and an answer that has to call has no text."""
+    """Before ``OpenAIServingChat._process_messages``: drop the schema of the answer's text if the answer must be a call, without text."""
     wanted = getattr(request, "response_format", None)
     forced = request.tools and must_call(request.tool_choice) and wanted is not None and wanted.type in JSON_ANSWERS
     if forced and serves_gemma4(server.tokenizer_manager):
@@ -59,12 +59,12 @@ def drop_schema(server: Any, request: Any, *_args: Any, **_kwargs: Any) -> None:
 
 @cache
 def say_dropped(field: str) -> None:
-    """Say in the log, once a process, that a field is left out beside a call that must come."""
+    """Log, once per process and field, that a field is left out because a call is required."""
     logger.warning("%s is left out where tool_choice asks for a call: such an answer has no text for the schema (said once)", field)
 
 
 def exactly(original: Callable[..., Any], request: Any, default_max_tokens: int | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Around ``ResponsesRequest.to_sampling_params``: ``max_output_tokens`` is what was asked, without the two that stock takes off.
+    """Around ``ResponsesRequest.to_sampling_params``: use ``max_output_tokens`` as given; stock subtracts two.
 
     Raises:
         ValueError: ``max_output_tokens`` is below 1.

@@ -1,4 +1,4 @@
-"""/v1/responses: a stream that is refused before its first token has the refusal's status, and the list of allowed tools is kept."""
+"""/v1/responses: a stream that is refused before its first token has the refusal's status, and the list of allowed tools is used."""
 
 import contextvars
 import copy
@@ -9,11 +9,11 @@ from sglang_gemma4.serving.protocols import serves_gemma4
 from sglang_gemma4.serving.protocols.stream_start import Opened, Refused, status_of
 
 OURS: contextvars.ContextVar[bool] = contextvars.ContextVar("OURS", default=False)
-"""Whether the running request is one of a Gemma 4's server."""
+"""Whether a Gemma 4 server handles the running request."""
 
 
 def refusal_of(context: Any) -> Refused | None:
-    """Status and message, where the engine's first output is an abort with a status."""
+    """Status and message if the engine's first output is an abort with a status; otherwise None."""
     output = getattr(context, "last_output", None)
     finish = (output.get("meta_info") or {}).get("finish_reason") if isinstance(output, dict) else None
     if not isinstance(finish, dict) or finish.get("type") != "abort" or not finish.get("status_code"):
@@ -22,7 +22,7 @@ def refusal_of(context: Any) -> Refused | None:
 
 
 async def judged(original: Callable[..., Awaitable[Any]], server: Any, request: Any, raw_request: Any = None) -> Any:
-    """Around ``OpenAIServingResponses.create_responses``: SGLang's events go on unchanged once the engine has begun to answer."""
+    """Around ``OpenAIServingResponses.create_responses``: SGLang's events are unchanged once the engine has begun to answer."""
     if not server.tokenizer_manager or not serves_gemma4(server.tokenizer_manager):
         return await original(server, request, raw_request)
     OURS.set(True)
@@ -47,9 +47,9 @@ async def judged(original: Callable[..., Awaitable[Any]], server: Any, request: 
 
 
 def allowed(request: Any) -> Any:
-    """The request with the tools that ``tool_choice`` of type "allowed_tools" lists, and its mode; any other as it is.
+    """The request with only the tools that a ``tool_choice`` of type "allowed_tools" lists, and its mode; other requests unchanged.
 
-    SGLang takes such a choice for "auto" with all tools.
+    SGLang treats such a choice as "auto" with all tools.
 
     Raises:
         ValueError: the list or the mode is missing, or a tool of the list is not declared.

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def replace_routes(_result: None, serving: Any, *_args: Any) -> None:
-    """After ``OllamaServing.__init__``, which each process that answers HTTP calls as it starts."""
+    """After ``OllamaServing.__init__``, which each HTTP process calls at its start: install our Ollama routes."""
     from sglang_gemma4.serving.protocols import serves_gemma4
 
     if not serves_gemma4(serving.tokenizer_manager):

@@ -1,4 +1,4 @@
-"""A stream's first item is taken before the answer's status is sent, so that a refusal has its own status."""
+"""Takes a stream's first item before the answer's status is sent, so that a refusal has its own status."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ class Opened:
     """A generator whose first item has been taken.
 
     Attributes:
-        refused: status and message, where the generator began with an error.
+        refused: status and message if the generator began with an error, otherwise None.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Opened:
         return self._items(source)
 
     async def begin(self, refusal_of: Callable[[Any], Refused | None]) -> None:
-        """Wait for the first item; ``refusal_of`` tells whether that item is an error."""
+        """Wait for the first item; ``refusal_of`` gives its status and message if it is an error."""
         from fastapi import HTTPException
 
         source, self._source = self._source, None
@@ -54,5 +54,5 @@ class Opened:
 
 
 def status_of(code: Any) -> int:
-    """An error's status: ``code`` where that is an integer of HTTP's errors, else 500."""
+    """An error's status: ``code`` if it is an integer from 400 to 599, otherwise 500."""
     return int(code) if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else 500
