@@ -15,7 +15,7 @@ OURS = ("intel_amx", "torch_native")
 class DraftSteps:
     """The attention of a chain's draft steps: step ``i`` sees the committed keys and those of the drafts 0 to ``i``.
 
-    It stands where SGLang's ``IntelAMXMultiStepDraftBackend`` does, whose metadata and attention are kernels of its own CPU build.
+    It replaces SGLang's ``IntelAMXMultiStepDraftBackend``, whose metadata and attention are SGLang's CPU kernels.
     """
 
     def __init__(self, runner: Any, topk: int, steps: int) -> None:
@@ -49,13 +49,13 @@ def _on_a_cpu(runner: Any) -> bool:
 
 
 def _stamped(backend: Any) -> Any:
-    """With the names that ``DraftBackendFactory`` gives its backends."""
+    """Set the names that ``DraftBackendFactory`` gives its backends, and return ``backend``."""
     backend.prefill_attention_backend_str = backend.decode_attention_backend_str = OURS[0]
     return backend
 
 
 def resolve_dflash(original: Callable[[Any], None], server_args: Any) -> None:
-    """Around ``_handle_dflash``, which refuses a CPU: what it declares for a GPU, and the target's attention for the draft."""
+    """Around ``_handle_dflash``, which rejects a CPU: declare what it does for a GPU, with the target's attention."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
     from sglang.srt.arg_groups.overrides import declare_resolution
 
@@ -78,7 +78,7 @@ def _own_backend(fields: dict[str, Any], prefill: str) -> dict[str, Any]:
 
 
 def draft_backend_name(original: Callable[..., str], **named: Any) -> str:
-    """Around ``resolve_draft_worker_attention_backend``, whose list of backends for drafts has no CPU's."""
+    """Around ``resolve_draft_worker_attention_backend``, whose list of backends for drafts has none for CPUs."""
     from sglang.srt.runtime_context import attention_backends
 
     prefill, _ = attention_backends()
@@ -86,7 +86,7 @@ def draft_backend_name(original: Callable[..., str], **named: Any) -> str:
 
 
 class _Unstreamed(torch.Tensor):
-    """A tensor on the CPU, of which no stream has to know; results of operations on it are plain tensors."""
+    """A CPU tensor that ignores ``record_stream``; results of operations on it are plain tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -95,7 +95,7 @@ class _Unstreamed(torch.Tensor):
 
 
 def without_streams(original: Callable[..., Any], worker: Any, batch: Any, *args: Any, **named: Any) -> Any:
-    """Around ``DFlashWorkerV2.forward_batch_generation``, which tells a stream of the batch's lengths."""
+    """Around ``DFlashWorkerV2.forward_batch_generation``, which calls ``record_stream`` on the batch's lengths."""
     lengths = batch.seq_lens
     if lengths is not None and not lengths.is_cuda:
         batch.seq_lens = lengths.as_subclass(_Unstreamed)
