@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
@@ -165,7 +165,7 @@ def _files(changed: Any) -> str:
 
 
 def live(url: str, api_key: str | None = None) -> dict[str, Any]:
-    """The patch lists of a running server, from its /server_info.
+    """The patch lists of a running server, from its /server_info; one list for the schedulers of all data-parallel replicas.
 
     Raises:
         ValueError: nothing answers there, it is not SGLang, or the package is not active in it.
@@ -175,25 +175,27 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
         info = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{base}/server_info answers no JSON ({error}); is it an SGLang server?") from error
-    states = info.get("internal_states") or [{}]
-    ours = states[0].get("sglang_gemma4")
-    if not ours:
+    replicas = [state["sglang_gemma4"] for state in info.get("internal_states") or () if state.get("sglang_gemma4")]
+    if not replicas:
         raise ValueError(
             f"the SGLang {info.get('version')} server at {base} runs without sglang-gemma4, "
             f"or with {switches.MASTER}=0 or SGLANG_GEMMA4_REPORT=0"
         )
     known = ("version", "scheduler", "frontend", "states")
-    patches = status.merged(ours.get("scheduler", []), ours.get("frontend", []))
+    ours, scheduler = replicas[0], reduce(status.merged, [each.get("scheduler", []) for each in replicas])
+    patches = status.merged(scheduler, ours.get("frontend", []))
+    parts = {name: part for name, part in ours.items() if name not in known}
+    parts["compiled_while_serving"] = sum(each.get("compiled_while_serving", 0) for each in replicas)
     return {
         "url": base,
         "sglang": info.get("version"),
         "model": info.get("model_path"),
         "package": ours.get("version"),
-        "scheduler": ours.get("scheduler", []),
+        "scheduler": scheduler,
         "frontend": ours.get("frontend", []),
         "states": status.counts(patches),
         "patches": patches,
-        "parts": {name: part for name, part in ours.items() if name not in known},
+        "parts": parts,
         "open": _open(info),
         "healthy": all(row["state"] != "failed" for row in patches),
     }

@@ -1,5 +1,6 @@
 """States of patches: what a server does not use is idle, two processes' states are one, the banner is short."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from sglang_gemma4 import patching
 from sglang_gemma4.benchmark.server import patches_of
-from sglang_gemma4.diagnostics import status
+from sglang_gemma4.diagnostics import doctor, status
 from sglang_gemma4.patches import load_all
 from sglang_gemma4.patching import Outcome, switches, uses
 from sglang_gemma4.patching.this_server import Server
@@ -170,6 +171,29 @@ def test_bench_keeps_the_states_that_doctor_shows() -> None:
     info = {"internal_states": [{"sglang_gemma4": {"scheduler": scheduler, "frontend": frontend}}]}
     assert patches_of(info) == {"graphs": "declined", "pools": "idle"}
     assert patches_of({"internal_states": [{}]}) == {}, "stock"
+
+
+def test_doctor_asks_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --dp-size there is a scheduler for each, and what one declines or compiles late is said, whichever it is."""
+    frontend = [row("graphs", "active"), row("pools", "active")]
+    replicas = [("active", 0), ("declined", 2), ("failed", 3)]
+    info = {
+        "internal_states": [
+            {
+                "sglang_gemma4": {
+                    "scheduler": [row("graphs", state), row("pools", "idle")],
+                    "frontend": frontend,
+                    "compiled_while_serving": late,
+                }
+            }
+            for state, late in replicas
+        ]
+    }
+    monkeypatch.setattr("sglang_gemma4.diagnostics.live.read", lambda *_args: json.dumps(info))
+    found = doctor.live("http://h:1")
+    assert {each["name"]: each["state"] for each in found["patches"]} == {"graphs": "failed", "pools": "idle"}
+    assert not found["healthy"]
+    assert "WARNING 5 Triton kernels were compiled while requests waited" in doctor.live_text(found)
 
 
 def test_no_patch_is_active_and_declined() -> None:
