@@ -36,6 +36,8 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     model, assistant, dummy = _model(name, arguments.assistant, arguments.quantization, scratch)
     specs = arguments.arm or [arms.STOCK, arms.PACKAGE]
     if arguments.frontier:
+        if arguments.switch:
+            raise ValueError("--frontier and --switch each choose the arms; leave one of them out")
         specs = [*frontier.arms(mtp=assistant is not None, vllm=not dry), *arguments.arm]
     if switch := arguments.switch:
         switches.check_name(switch, "1")  # SwitchError, a ValueError
