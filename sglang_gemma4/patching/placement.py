@@ -16,7 +16,7 @@ _holders: list[dict[Any, Any]] = []
 """Registries that had one of them then."""
 _importers: list[tuple[str, types.ModuleType]] = []
 """Modules that had one of them then."""
-_imported = [0]
+_imported = 0
 """How many modules there were: with more of them all is looked through again."""
 
 
@@ -43,8 +43,9 @@ def look_ahead(originals: Sequence[Any]) -> None:
     To look through all objects takes a second, and a fork's pages, which are copied as objects are counted. It is done again where
     something was imported between; what was made otherwise is not seen.
     """
+    global _imported
     _seen.update({id(original): original for original in originals})
-    _imported[0] = len(sys.modules)
+    _imported = len(sys.modules)
     _holders[:] = _registries(set(_seen))
     _importers[:] = [(name, module) for name, module in _modules() if not _seen.keys().isdisjoint(map(id, list(vars(module).values())))]
 
@@ -65,7 +66,7 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
 
 def _were_seen(originals: Iterable[Any]) -> bool:
     """Whether the holders of all of these were looked for ahead. A class method is bound anew each time: nobody holds that one."""
-    return len(sys.modules) == _imported[0] and all(
+    return len(sys.modules) == _imported and all(
         id(original) in _seen or isinstance(original, types.MethodType) for original in originals
     )
 

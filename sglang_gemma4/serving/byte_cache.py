@@ -34,10 +34,13 @@ class ByteCache(Generic[T]):
         return value
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keep ``value``, and drop the least recently used values until the rest fits."""
+        """Keep ``value``, and drop the least recently used values until the rest fits; a value above the limit drops none."""
         size = self._size_of(key, value)
         with self._lock:
-            self.bytes += size - self._kept.pop(key, (value, 0))[1]
+            self.bytes -= self._kept.pop(key, (value, 0))[1]
+            if size > self.limit:
+                return
+            self.bytes += size
             self._kept[key] = value, size
             while self.bytes > self.limit:
                 _, (_, dropped) = self._kept.popitem(last=False)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
@@ -22,12 +23,25 @@ from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap, gap,
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
 TOLD_EVERY = 128
-"""Joined steps between two lines of the log that say what was measured."""
+"""Mixed batches between two lines of the log that say what was measured."""
 
-_joined = [0]
-_next = [Way.BESIDE]
-_owed = [False]
-"""Whether the last prefill went in turn, while requests ran."""
+
+@dataclass
+class _Process:
+    """What the scheduler of this process keeps between steps.
+
+    Attributes:
+        mixed: mixed batches that were run.
+        next: how the prefill that was chosen runs.
+        owed: whether the last prefill ran alone while requests waited for their next token.
+    """
+
+    mixed: int = 0
+    next: Way = Way.BESIDE
+    owed: bool = False
+
+
+_here = _Process()
 
 
 @functools.cache
@@ -60,7 +74,7 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
     Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
     one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
     """
-    size, _next[0] = scheduler.chunked_prefill_size, Way.BESIDE
+    size, _here.next = scheduler.chunked_prefill_size, Way.BESIDE
     if (
         size is None
         or scheduler.is_mixed_chunk
@@ -95,7 +109,7 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     way = admission().way(requests, each, min(most, waiting), min(size, waiting), joining)
     if way is Way.TRIED_IN_TURN and beside_reasons.media_waits(scheduler):
         way = Way.BESIDE  # a prefill of images is not timed, so the trial would not end
-    _next[0] = way
+    _here.next = way
     if way is not Way.IN_TURN:
         return most
     note(NAME, "prefills in turn with decode steps were measured to bring more prompt tokens a second than both in one forward, at times")
@@ -108,10 +122,10 @@ def joins(loads: bool = False) -> bool:
     Args:
         loads: it waits for keys from the host, so it is not timed, and a trial with it would not end.
     """
-    if loads and _next[0] is Way.TRIED_IN_TURN:
-        _next[0] = Way.BESIDE
-    _owed[0] = _next[0] is not Way.BESIDE
-    return not _owed[0]
+    if loads and _here.next is Way.TRIED_IN_TURN:
+        _here.next = Way.BESIDE
+    _here.owed = _here.next is not Way.BESIDE
+    return not _here.owed
 
 
 def _unpadded(scheduler: Any) -> Sequence[int]:
@@ -137,7 +151,7 @@ def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
 
     And after a prefill in turn: SGLang would prefill for as long as prompts wait, and running requests would wait for all of them.
     """
-    owed, _owed[0] = _owed[0], False
+    owed, _here.owed = _here.owed, False
     return original(scheduler, running) or _gathers(scheduler, running, owed)
 
 
@@ -167,9 +181,9 @@ def arrived(result: Any) -> None:
     tokens, requests, rows = shape
     admission().arrived(tokens, requests, rows, step_clock.ended(result))
     if tokens and requests:
-        _joined[0] += 1
-        if _joined[0] % TOLD_EVERY == 0:
-            logger.info("sglang-gemma4: %d prefills beside running requests; %s", _joined[0], admission())
+        _here.mixed += 1
+        if _here.mixed % TOLD_EVERY == 0:
+            logger.info("sglang-gemma4: %d prefills beside running requests; %s", _here.mixed, admission())
 
 
 def rows_each(scheduler: Any) -> int:

@@ -100,10 +100,10 @@ def test_a_storage_backend_may_come_while_serving(monkeypatch: pytest.MonkeyPatc
 def test_no_trial_in_turn_with_a_prefill_that_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not timed, so that trial would not end; what was measured to be faster in turn stays in turn."""
     for way, loads, joins in ((Way.TRIED_IN_TURN, True, True), (Way.TRIED_IN_TURN, False, False), (Way.IN_TURN, True, False)):
-        monkeypatch.setattr(prompt_chunks, "_next", [way])
-        monkeypatch.setattr(prompt_chunks, "_owed", [False])
+        monkeypatch.setattr(prompt_chunks._here, "next", way)
+        monkeypatch.setattr(prompt_chunks._here, "owed", False)
         assert prompt_chunks.joins(loads) is joins
-        assert prompt_chunks._owed == [not joins]
+        assert prompt_chunks._here.owed is not joins
 
 
 def request(left: int, finished: bool = False) -> Any:
