@@ -9,9 +9,9 @@ NAME, STEP = "prefill_graph", "handle_gpu_memory_settings"
 
 
 def allow(original: Callable[[Any], None], server_args: Any) -> None:
-    """Around ``apply_cuda_graph_compatibility``: of SGLang's rules, that against multimodal models is not for Gemma 4.
+    """Around ``apply_cuda_graph_compatibility``: SGLang's rule against multimodal models does not apply to Gemma 4.
 
-    What the operator chose himself, ``--disable-prefill-cuda-graph`` or ``--cuda-graph-backend-prefill``, no rule changes.
+    No rule changes what the operator chose by ``--disable-prefill-cuda-graph`` or ``--cuda-graph-backend-prefill``.
     """
     from sglang.srt.arg_groups.overrides import model_config_of, resolving_view
     from sglang.srt.model_executor.cuda_graph_config import Backend, Phase
@@ -35,7 +35,7 @@ def allow(original: Callable[[Any], None], server_args: Any) -> None:
 
 
 def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """A wrapper of SGLang's resolution step that sizes its memory."""
+    """Wraps SGLang's step that sizes its memory: choose graph sizes before it, drop those beyond a chunk after it."""
     from sglang_gemma4.models.schedule import prefill_backend
 
     prefill_backend.choose_sizes(server_args)
@@ -44,9 +44,10 @@ def size_graphs(server_args: Any, previous: Callable[[Any], None]) -> None:
 
 
 def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], companions: list[Any], layer_model: Any = None) -> Any:
-    """Around ``index_attention_layers_by_global_id``: a layer that shares KV has the id of the one it reads from, so ids repeat.
+    """Around ``index_attention_layers_by_global_id``: return the lists as they are if layers share KV.
 
-    The breakable graph calls each layer's own attention and looks none up by id; it needs the list for its length alone.
+    A layer that shares KV has the id of the layer it reads from, so ids repeat. The breakable graph calls each layer's
+    own attention and looks none up by id; it only needs the length of the list.
     """
     from sglang.srt.models.gemma4_causal import Gemma4TextModel
 
@@ -56,7 +57,10 @@ def list_by_layer(original: Callable[..., Any], attention_layers: list[Any], com
 
 
 def take_embeddings(runner: Any) -> None:
-    """Before ``PrefillCudaGraphRunner._input_embeds_hidden_size``, where the runner sizes its inputs: under --language-model-only too."""
+    """Before ``PrefillCudaGraphRunner._input_embeds_hidden_size``: size inputs for embeddings.
+
+    The runner does so for multimodal models; here also under --language-model-only.
+    """
     from sglang_gemma4.models.schedule.prefill_backend import MULTIMODAL
 
     if type(runner.model_runner.model).__name__ in MULTIMODAL:
@@ -73,7 +77,10 @@ def capture_body(
     per_layer_inputs: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Around ``Gemma4TextModel.forward``: only the capture gives ids and embeddings at once; it gets the static per-layer embeddings."""
+    """Around ``Gemma4TextModel.forward``: a capture gets the static per-layer embeddings.
+
+    Only a capture passes ids and embeddings at once.
+    """
     if input_ids is not None and input_embeds is not None:
         from sglang_gemma4.models.schedule import prefill_graph
 
@@ -84,12 +91,12 @@ def capture_body(
 
 
 def capture_and_tell(original: Callable[[Any], None], runner: Any) -> None:
-    """Capture SGLang's prefill graphs and log what they took: SGLang's own line counts the memory of other processes too."""
+    """Capture SGLang's prefill graphs and log what they took; SGLang's own line also counts other processes' memory."""
     import time
 
     import torch
 
-    torch.cuda.empty_cache()  # the capture begins with it: what was cached before it is not to be set off against what it takes
+    torch.cuda.empty_cache()  # the capture does this first: memory cached before it must not be subtracted from what it takes
     began, before = time.perf_counter(), torch.cuda.memory_reserved()
     original(runner)
     seconds = time.perf_counter() - began
@@ -99,7 +106,10 @@ def capture_and_tell(original: Callable[[Any], None], runner: Any) -> None:
 
 
 def fill_inputs(_result: None, runner: Any, _args: Any, given: dict[str, Any], tokens: int) -> None:
-    """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: what the multimodal wrapper passes beside embeddings."""
+    """After ``PrefillCudaGraphRunner._fill_input_embeds_slot``, before a replay: copy what comes with the embeddings.
+
+    The multimodal wrapper passes per-layer embeddings and positions.
+    """
     if type(runner.layer_model).__name__ != "Gemma4TextModel":
         return
     from sglang_gemma4.models.schedule import prefill_graph
