@@ -118,6 +118,13 @@ SEAMS = (
         "absent",
         parts=("cpu_sampling",),
     ),
+    Entry(
+        "sglang.kernels.ops.speculative.dspark.dspark_accept.__dict__",
+        "chain_speculative_sampling_triton",
+        "sglang_gemma4.cpu.verify:verify_sampled",
+        "405e6a077e7f",
+        parts=("cpu_sampling",),
+    ),
     Seam(
         f"{DFLASH}.is_dflash_sampling_verify_available",
         "replace",
@@ -147,9 +154,24 @@ SEAMS = (
     Seam(
         "sglang.srt.arg_groups.speculative_hook._handle_dflash",
         "around",
-        "sglang_gemma4.cpu.own_drafts:resolve_dflash",
+        "sglang_gemma4.cpu.own_drafts:resolve_blocks",
         "12b1b03eca9f",
         parts=("cpu_engine",),
+    ),
+    Seam(
+        "sglang.srt.arg_groups.speculative_hook._handle_dspark",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:resolve_blocks",
+        "1013ddf3436f",
+        parts=("cpu_engine",),
+    ),
+    Seam(
+        "sglang.srt.speculative.dspark_components.dspark_worker_v2.DSparkWorkerV2.forward_batch_generation",
+        "around",
+        "sglang_gemma4.cpu.own_drafts:without_streams",
+        "06fb04b05aec",
+        parts=("cpu_engine",),
+        pins="signature",
     ),
     Seam(
         "sglang.srt.speculative.draft_worker_common.resolve_draft_worker_attention_backend",

@@ -42,6 +42,17 @@ PARTS = (
         uses=(uses.shared_kv, uses.any_batch),
     ),
     Part(
+        name="dspark_draft",
+        does="A DSpark draft that DeepSpec trained for Gemma 4 drafts with --speculative-algorithm DSPARK.",
+        switch="SGLANG_GEMMA4_CONFIGS",
+        why="SGLang has DSpark's worker and drafts of other models; DeepSpec's for Gemma 4 is of a class that it does not know, and its "
+        "classes for others multiply by a head of another kind than Gemma 4's.",
+        evidence="srt/models/dspark.py:131 (asks the head for its quant_method, which an embedding lacks), :995 (the classes) · "
+        "github.com/deepseek-ai/DeepSpec, deepspec/modeling/dspark/gemma4 (the layout) · tests/engine/test_dspark.py",
+        remove_when="SGLang has Gemma4DSparkModel.",
+        uses=(uses.dspark,),
+    ),
+    Part(
         name="triple_norm",
         does="The norms between attention and FFN (residual, dense, router and expert input) are one launch.",
         switch="SGLANG_GEMMA4_NORMS",
@@ -204,6 +215,14 @@ PARTS = (
 )
 
 SEAMS = (
+    Seam(
+        "sglang.srt.model_loader.utils.get_model_architecture",
+        "before",
+        "sglang_gemma4.models.draft_classes:register",
+        "773c444c2459",
+        parts=("dspark_draft",),
+        pins="signature",
+    ),
     Seam(
         "sglang.srt.models.gemma4_causal.Gemma4TextModel.__init__",
         "after",

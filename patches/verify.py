@@ -5,6 +5,7 @@ from sglang_gemma4.speculative import acceptance_path
 
 EAGLE = "sglang.srt.speculative.eagle_utils"
 BLOCKS = "sglang.srt.speculative.dflash_worker_v2.DFlashWorkerV2"
+DSPARK = "sglang.srt.speculative.dspark_components.dspark_verify.TargetVerifyExecutor"
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
 
 PARTS = (
@@ -89,6 +90,20 @@ SEAMS = (
         parts=("verify_penalties",),
     ),
     Seam(f"{BLOCKS}._accept_block", "around", "sglang_gemma4.speculative.blocks:verify", "336f01247a34", parts=("verify_penalties",)),
+    Seam(
+        f"{DSPARK}.accept_and_finalize",
+        "around",
+        "sglang_gemma4.speculative.dspark_rules:accept",
+        "07ff2365976d",
+        parts=("verify_penalties",),
+    ),
+    Seam(
+        "sglang.kernels.ops.speculative.dspark.dspark_accept._accept_sampling_core",
+        "around",
+        "sglang_gemma4.speculative.dspark_rules:with_min_p",
+        "4da858f5cbf7",
+        parts=("verify_cuts",),
+    ),
     Seam(
         "sglang.srt.speculative.dflash_utils.build_speculative_verify_target_probs",
         "around",

@@ -1,4 +1,4 @@
-"""EAGLE-3's and DFlash's drafts, which have keys and values of their own, on the CPU reference engine."""
+"""EAGLE-3's, DFlash's and DSpark's drafts, which have keys and values of their own, on the CPU reference engine."""
 
 import copy
 from collections.abc import Callable
@@ -54,8 +54,8 @@ def _stamped(backend: Any) -> Any:
     return backend
 
 
-def resolve_dflash(original: Callable[[Any], None], server_args: Any) -> None:
-    """Around ``_handle_dflash``, which rejects a CPU: declare what it does for a GPU, with the target's attention."""
+def resolve_blocks(original: Callable[[Any], None], server_args: Any) -> None:
+    """Around ``_handle_dflash`` and ``_handle_dspark``, which reject a CPU: declare what they do for a GPU, with the target's attention."""
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
     from sglang.srt.arg_groups.overrides import declare_resolution
 
@@ -95,7 +95,7 @@ class _Unstreamed(torch.Tensor):
 
 
 def without_streams(original: Callable[..., Any], worker: Any, batch: Any, *args: Any, **named: Any) -> Any:
-    """Around ``DFlashWorkerV2.forward_batch_generation``, which calls ``record_stream`` on the batch's lengths."""
+    """Around DFlash's and DSpark's ``forward_batch_generation``, which call ``record_stream`` on the batch's lengths."""
     lengths = batch.seq_lens
     if lengths is not None and not lengths.is_cuda:
         batch.seq_lens = lengths.as_subclass(_Unstreamed)

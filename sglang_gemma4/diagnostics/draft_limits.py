@@ -76,7 +76,7 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
         yield from _of_an_assistant(str(draft), model, config, assistant, arguments)
     else:
         yield from _of_another(str(draft), model, assistant, typed, wants_mtp)
-        if algorithm in own_draft_limits.ALGORITHMS and not is_gemma4(assistant):
+        if algorithm == "DSPARK" or (algorithm in own_draft_limits.ALGORITHMS and not is_gemma4(assistant)):
             yield from own_draft_limits.problems(str(draft), assistant, algorithm, config)
         if cpu_engine and arguments.get("attention_backend") != "triton":
             yield from _on_a_cpu(str(draft), model, arguments)

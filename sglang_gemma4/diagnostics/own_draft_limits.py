@@ -1,4 +1,4 @@
-"""Which EAGLE-3 and DFlash drafts fit a Gemma 4 target, judged by both config.json files.
+"""Which EAGLE-3, DFlash and DSpark drafts fit a Gemma 4 target, judged by both config.json files.
 
 SGLang notices most mismatches at the first prompt, or not at all. Neither torch nor sglang is imported.
 """
@@ -6,7 +6,12 @@ SGLang notices most mismatches at the first prompt, or not at all. Neither torch
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ALGORITHMS = ("EAGLE", "EAGLE3", "DFLASH")
+from sglang_gemma4.models.config_files import DSPARK
+
+ALGORITHMS = ("EAGLE", "EAGLE3", "DFLASH", "DSPARK")
+PLAIN_LAYERS = {"enable_moe_block": "layers of experts", "hidden_size_per_layer_input": "per-layer embeddings"}
+"""What DSpark's layers are without, though a Gemma 4 target may have it."""
+DEEPSPEC = "give a draft of DeepSpec's layout, whose config.json has architectures Gemma4DSparkModel"
 
 
 def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mapping[str, Any]) -> Iterator[str]:
@@ -20,6 +25,8 @@ def problems(draft: str, found: Mapping[str, Any], algorithm: str, target: Mappi
         yield from _dflash(draft, found, text)
     elif algorithm == "EAGLE3":
         yield from _eagle3(draft, found, text)
+    elif algorithm == "DSPARK":
+        yield from _dspark(draft, found, text)
 
 
 def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
@@ -28,9 +35,31 @@ def _dflash(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> It
     yield from _width(draft, found.get("hidden_size"), text)
     read = own.get("target_layer_ids", found.get("target_layer_ids"))
     yield from _layers(draft, "target_layer_ids", read, text, least=0)
-    mask, vocabulary = own.get("mask_token_id"), text.get("vocab_size")
-    if mask is not None and vocabulary is not None and not 0 <= mask < vocabulary:
-        yield f"{draft} masks with token {mask}, and the model has tokens 0 to {vocabulary - 1}; give a draft that was trained for it"
+    yield from _mask(draft, own.get("mask_token_id"), text)
+
+
+def _dspark(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
+    """Check a DSpark draft. Of the layouts that are published for Gemma 4 only DeepSpec's can be loaded."""
+    if found.get("speculators_model_type"):
+        yield (
+            f"{draft} has the speculators library's layout, which SGLang does not read: settings under transformer_layer_config, and "
+            f"mostly a shorter vocabulary; {DEEPSPEC}"
+        )
+        return
+    if DSPARK not in (found.get("architectures") or []):
+        named = ", ".join(found.get("architectures") or []) or "of no architecture"
+        yield f"{draft} is {named}, which cannot draft for Gemma 4 by DSPARK; {DEEPSPEC}"
+        return
+    yield from _width(draft, found.get("hidden_size"), text)
+    yield from _layers(draft, "target_layer_ids", found.get("target_layer_ids"), text, least=0)
+    yield from _mask(draft, found.get("mask_token_id"), text)
+    if (wanted := text.get("vocab_size")) is not None and found.get("vocab_size", wanted) != wanted:
+        yield f"{draft} has {found['vocab_size']} tokens, the model {wanted}; give a draft that was trained for it"
+    for name, what in PLAIN_LAYERS.items():
+        if found.get(name):
+            yield f"{draft} has {what} ({name}), which no DSpark draft of DeepSpec has; {DEEPSPEC}"
+    if other := set(found.get("layer_types") or ()) - {"full_attention"}:
+        yield f"{draft} has layers of {', '.join(sorted(other))}; DSpark drafts with full_attention alone are served: {DEEPSPEC}"
 
 
 def _eagle3(draft: str, found: Mapping[str, Any], text: Mapping[str, Any]) -> Iterator[str]:
@@ -48,6 +77,12 @@ def _width(draft: str, hidden: Any, text: Mapping[str, Any]) -> Iterator[str]:
     wanted = text.get("hidden_size")
     if hidden is not None and wanted is not None and hidden != wanted:
         yield f"{draft} reads hidden states of {hidden} numbers, the model's have {wanted}; give a draft that was trained for it"
+
+
+def _mask(draft: str, mask: int | None, text: Mapping[str, Any]) -> Iterator[str]:
+    vocabulary = text.get("vocab_size")
+    if mask is not None and vocabulary is not None and not 0 <= mask < vocabulary:
+        yield f"{draft} masks with token {mask}, and the model has tokens 0 to {vocabulary - 1}; give a draft that was trained for it"
 
 
 def _layers(draft: str, name: str, read: Sequence[int] | None, text: Mapping[str, Any], least: int) -> Iterator[str]:

@@ -139,6 +139,11 @@ def mtp(server: Server) -> str | None:
     return None if server.arguments.speculative_algorithm == "FROZEN_KV_MTP" else "no MTP draft (--speculative-draft-model-path)"
 
 
+def dspark(server: Server) -> str | None:
+    """A DSpark draft speculates."""
+    return None if server.arguments.speculative_algorithm == "DSPARK" else "no DSpark draft (--speculative-algorithm DSPARK)"
+
+
 def draft_given(server: Server) -> str | None:
     """A draft model was named."""
     return None if server.arguments.speculative_draft_model_path else "no draft model (--speculative-draft-model-path)"

@@ -33,8 +33,8 @@ COUNTED, RUNS, ROWS = "_sglang_gemma4_counted", "_sglang_gemma4_runs", "_sglang_
 
 
 def is_ours(batch: Any) -> bool:
-    """Whether the batch's drafts are chains that EAGLE's verify checks, or blocks of DFlash (:mod:`.blocks`)."""
-    if batch.spec_algorithm.is_dflash():
+    """Whether the batch's drafts are chains that EAGLE's verify checks, or blocks of DFlash or DSpark."""
+    if batch.spec_algorithm.is_dflash_family():
         return True
     if not batch.spec_algorithm.is_eagle():
         return False

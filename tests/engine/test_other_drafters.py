@@ -1,4 +1,4 @@
-"""EAGLE-3's and DFlash's drafts on the CPU reference engine: the tokens of plain decoding, whatever is accepted."""
+"""EAGLE-3's, DFlash's and DSpark's drafts on the CPU reference engine: the tokens of plain decoding, whatever is accepted."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.harness.engine_fork import EngineFailed, Group, Nursery, without
 from tests.harness.oracles.reference import CHECKPOINTS, greedy_all, text_prompts
 
 __all__ = ["pictures"]
-STEPS, BLOCK, TOKENS = 3, 16, 40
+STEPS, BLOCK, PROPOSED, TOKENS = 3, 16, 7, 40
 LENGTHS = [20, 150, 90]
 """Of prompts: shorter and longer than the tiny models' window of 64."""
 
@@ -28,7 +28,11 @@ def dflash(folder: Path, name: str) -> dict[str, Any]:
     return {"speculative_algorithm": "DFLASH", "speculative_draft_model_path": draft, "speculative_dflash_block_size": BLOCK}
 
 
-DRAFTERS = {"EAGLE3": (eagle3, STEPS), "DFLASH": (dflash, BLOCK - 1)}
+def dspark(folder: Path, name: str) -> dict[str, Any]:
+    return {"speculative_algorithm": "DSPARK", "speculative_draft_model_path": other_drafts.dspark(folder, name, block=PROPOSED)}
+
+
+DRAFTERS = {"EAGLE3": (eagle3, STEPS), "DFLASH": (dflash, BLOCK - 1), "DSPARK": (dspark, PROPOSED)}
 
 
 @pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b", "tiny-12b", "tiny-31b"])
@@ -44,16 +48,19 @@ def test_tokens_are_those_of_plain_decoding(name: str, nursery: Nursery, tmp_pat
         found = [answer.meta_info for answer in answers[0]]
         assert sum(meta["spec_num_proposed_drafts"] for meta in found) == drafts * sum(meta["spec_verify_ct"] for meta in found) > 0
         assert any(meta["cached_tokens"] for meta in (answer.meta_info for answer in answers[1]))
-        if kind == "DFLASH":
+        if kind != "EAGLE3":
             assert sum(meta["spec_num_correct_drafts"] for meta in found) > 0, "none of the drafts was accepted"
 
 
 @pytest.mark.parametrize("more", [{"chunked_prefill_size": 64}, {"page_size": 16}, {"speculative_draft_window_size": 32}], ids=str)
 def test_chunks_pages_and_a_window_of_the_draft(more: dict[str, Any], nursery: Nursery, tmp_path: Path) -> None:
+    """DSpark's drafts have no window."""
     name = "tiny-26b-a4b"
     prompts = text_prompts(name, LENGTHS)
     expected = greedy_all(name, prompts, TOKENS)
     for kind, (arguments, _) in DRAFTERS.items():
+        if kind == "DSPARK" and "speculative_draft_window_size" in more:
+            continue
         (answers,) = nursery.run(
             CHECKPOINTS / name,
             [Group(prompts, {"max_new_tokens": TOKENS, "ignore_eos": True})],
@@ -70,7 +77,7 @@ def test_trees_are_refused_by_name(nursery: Nursery, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "overlapped"])
 def test_penalties_and_cuts_act_as_in_plain_decoding(overlapped: bool, nursery: Nursery, tmp_path: Path) -> None:
-    """Stock's DFlash neither counts nor applies a penalty, and knows no min-p; ``min_p`` 1 leaves the likeliest token alone."""
+    """Stock's DFlash and DSpark neither count nor apply a penalty, and know no min-p; ``min_p`` 1 leaves the likeliest token alone."""
     name = "tiny-26b-a4b"
     penalised = {"frequency_penalty": 0.3, "presence_penalty": 0.4, "repetition_penalty": 1.2, "min_new_tokens": 18, "ignore_eos": False}
     sampling: list[dict[str, Any]] = [penalised, {}, {"repetition_penalty": 1.5}, {"temperature": 1.0, "min_p": 1.0}]
@@ -81,8 +88,10 @@ def test_penalties_and_cuts_act_as_in_plain_decoding(overlapped: bool, nursery: 
     for kind, (arguments, _) in DRAFTERS.items():
         (answers,) = nursery.run(CHECKPOINTS / name, [group], loop, **arguments(tmp_path / kind, name), **more)
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in plain], kind
-    (stock,) = nursery.run(CHECKPOINTS / name, [group], {**loop, **without("verify_penalties")}, **dflash(tmp_path, name), **more)
-    assert [answer.token_ids for answer in stock] != [answer.token_ids for answer in plain]
+    for kind in ("DFLASH", "DSPARK"):
+        given = DRAFTERS[kind][0](tmp_path / kind, name)
+        (stock,) = nursery.run(CHECKPOINTS / name, [group], {**loop, **without("verify_penalties")}, **given, **more)
+        assert [answer.token_ids for answer in stock] != [answer.token_ids for answer in plain]
 
 
 @pytest.mark.parametrize("name", ["tiny-26b-a4b", "tiny-e2b"])

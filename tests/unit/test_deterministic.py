@@ -54,7 +54,7 @@ SAME_BITS = {
 }
 """They compute or move numbers of the target, and an answer's bits stay its own."""
 DRAFTS_ONLY = names_in(
-    "frozen_views unified_draft frozen_chain draft_argmax draft_graph adaptive_draft pd_draft "
+    "dspark_draft frozen_views unified_draft frozen_chain draft_argmax draft_graph adaptive_draft pd_draft "
     "draft_budget sync_mtp worker_v1 mtp_defaults force_eagle mamba_check"
 )
 """What is drafted decides how many tokens a step accepts, not which."""

@@ -1,4 +1,4 @@
-"""Which EAGLE-3 and DFlash drafts are refused before weights are loaded."""
+"""Which EAGLE-3, DFlash and DSpark drafts are refused before weights are loaded."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,16 @@ DFLASH: dict[str, Any] = {
     "hidden_size": 2816,
     "dflash_config": {"target_layer_ids": [1, 6, 11, 17, 22, 29], "mask_token_id": 4},
 }
+DSPARK: dict[str, Any] = {
+    "architectures": ["Gemma4DSparkModel"],
+    "hidden_size": 2816,
+    "vocab_size": 262_144,
+    "layer_types": ["full_attention"] * 5,
+    "target_layer_ids": [3, 10, 18, 25, 28],
+    "mask_token_id": 4,
+    "enable_moe_block": False,
+    "hidden_size_per_layer_input": 0,
+}
 EAGLE3: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 2816}
 EAGLE: dict[str, Any] = {**EAGLE3, "architectures": ["LlamaForCausalLMEagle"]}
 
@@ -28,7 +38,7 @@ def dflash(**own: Any) -> dict[str, Any]:
 
 
 def test_drafts_that_fit_pass() -> None:
-    assert said(DFLASH, "DFLASH") == said(EAGLE3, "EAGLE3") == said(EAGLE, "EAGLE") == []
+    assert said(DFLASH, "DFLASH") == said(EAGLE3, "EAGLE3") == said(EAGLE, "EAGLE") == said(DSPARK, "DSPARK") == []
     assert said({**EAGLE3, "hidden_size": 2048, "target_hidden_size": 2816}, "EAGLE3") == []
     assert said({"architectures": ["MuseGlimmerAssistantModel"]}, "DFLASH") == []
 
@@ -45,6 +55,26 @@ def test_drafts_that_fit_pass() -> None:
         (EAGLE3, "EAGLE", "DRAFT is LlamaForCausalLMEagle3: --speculative-algorithm EAGLE cannot draft with it; name EAGLE3"),
         (DFLASH, "EAGLE", "DRAFT is DFlashDraftModel: --speculative-algorithm EAGLE cannot draft with it; name DFLASH"),
         (EAGLE, "EAGLE3", "DRAFT is LlamaForCausalLMEagle: --speculative-algorithm EAGLE3 cannot draft with it; name EAGLE instead"),
+        (DSPARK, "DFLASH", "DRAFT is Gemma4DSparkModel: --speculative-algorithm DFLASH cannot draft with it; name DSPARK instead"),
+        (DFLASH, "DSPARK", "DRAFT is DFlashDraftModel: --speculative-algorithm DSPARK cannot draft with it; name DFLASH instead"),
+        (
+            {"architectures": ["DSparkDraftModel"], "speculators_model_type": "dspark", "draft_vocab_size": 32_000},
+            "DSPARK",
+            "DRAFT has the speculators library's layout, which SGLang does not read: settings under transformer_layer_config, and mostly a "
+            "shorter vocabulary; give a draft of DeepSpec's layout, whose config.json has architectures Gemma4DSparkModel",
+        ),
+        ({"architectures": ["Qwen3DSparkModel"]}, "DSPARK", "DRAFT is Qwen3DSparkModel, which cannot draft for Gemma 4 by DSPARK; give a"),
+        ({"architectures": ["Gemma4ForCausalLM"]}, "DSPARK", "DRAFT is Gemma4ForCausalLM, which cannot draft for Gemma 4 by DSPARK; give"),
+        ({**DSPARK, "hidden_size": 3840}, "DSPARK", "DRAFT reads hidden states of 3840 numbers, the model's have 2816; give a draft"),
+        ({**DSPARK, "target_layer_ids": [5, 46]}, "DSPARK", "DRAFT: target_layer_ids has 46, and the model has layers 0 to 29; give a"),
+        ({**DSPARK, "mask_token_id": 262_144}, "DSPARK", "DRAFT masks with token 262144, and the model has tokens 0 to 262143; give a"),
+        ({**DSPARK, "vocab_size": 32_000}, "DSPARK", "DRAFT has 32000 tokens, the model 262144; give a draft that was trained for it"),
+        ({**DSPARK, "enable_moe_block": True}, "DSPARK", "DRAFT has layers of experts (enable_moe_block), which no DSpark draft of"),
+        (
+            {**DSPARK, "layer_types": ["sliding_attention", "full_attention"]},
+            "DSPARK",
+            "DRAFT has layers of sliding_attention; DSpark drafts with full_attention alone are served: give a draft of DeepSpec's layout",
+        ),
         ({**DFLASH, "hidden_size": 5376}, "DFLASH", "DRAFT reads hidden states of 5376 numbers, the model's have 2816; give a draft"),
         (
             {**EAGLE3, "target_hidden_size": 5376},

@@ -1,4 +1,4 @@
-"""Tiny random drafts of EAGLE-3's and DFlash's published shapes, with keys and values of their own.
+"""Tiny random drafts of EAGLE-3's, DFlash's and DSpark's published shapes, with keys and values of their own.
 
 Their last tokens are not all random, so that some drafts are accepted: DFlash's leans towards the token whose embedding masks its block,
 EAGLE-3's towards the token that it reads. ``large`` writes drafts of large models, for random weights.
@@ -16,6 +16,8 @@ from tests.harness.oracles.reference import CHECKPOINTS
 Shapes = dict[str, tuple[int, ...]]
 HEAD = 32
 LARGE_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+RANK = 16
+"""Of DSpark's Markov head."""
 STRENGTH = 0.05
 """Standard deviation of random weights."""
 
@@ -48,6 +50,60 @@ def dflash(folder: Path, target: str, *, block: int = 16, window: int = 32, mask
         shapes |= _layer(f"layers.{number}.", hidden, own, inputs=hidden)
         shapes |= {f"layers.{number}.self_attn.{name}_norm.weight": (HEAD,) for name in "qk"}
     return _write(folder, own, _random(shapes))
+
+
+def dspark(folder: Path, target: str, *, block: int = 7, mask: int = 280) -> Path:
+    """A draft of DeepSpec's layout for Gemma 4: three dense layers of the target's full attention, and a Markov head; it reads four layers.
+
+    Args:
+        block: tokens that it proposes.
+        mask: token that stands in the places to be drafted.
+    """
+    text, table = _target(target)
+    hidden, layers, count, heads = text["hidden_size"], text["num_hidden_layers"], 3, text["num_attention_heads"]
+    read = [round(number * (layers - 2) / 3) for number in range(4)]
+    full = {"num_key_value_heads": text["num_key_value_heads"], **text["per_layer_config"][str(layers - 1)]}
+    one, kv = full["head_dim"], full["num_key_value_heads"]
+    own = {
+        **{key: value for key, value in text.items() if key != "per_layer_config"},
+        "global_head_dim": one,
+        "num_global_key_value_heads": kv if text["attention_k_eq_v"] else None,
+        "rope_parameters": {**text["rope_parameters"], "rope_theta": None, "rope_type": "default"},  # so DeepSpec writes it
+        "architectures": ["Gemma4DSparkModel"],
+        "model_type": "gemma4_text",
+        "num_hidden_layers": count,
+        "layer_types": ["full_attention"] * count,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": False,
+        "tie_word_embeddings": False,
+        "block_size": block,
+        "num_target_layers": layers,
+        "target_layer_ids": read,
+        "mask_token_id": mask,
+        "dtype": "bfloat16",
+        "markov_rank": RANK,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+    }
+    shapes: Shapes = {"fc.weight": (hidden, len(read) * hidden), "hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
+    shapes |= {"markov_head.markov_w1.weight": (len(table), RANK), "markov_head.markov_w2.weight": (len(table), RANK)}
+    shapes |= {"confidence_head.proj.weight": (1, hidden + RANK), "confidence_head.proj.bias": (1,)}
+    for number in range(count):
+        layer, wide = f"layers.{number}.", text["intermediate_size"]
+        rows = {"q": heads * one, "k": kv * one} | ({} if text["attention_k_eq_v"] else {"v": kv * one})
+        shapes |= {f"{layer}self_attn.{name}_proj.weight": (size, hidden) for name, size in rows.items()}
+        shapes |= {f"{layer}self_attn.o_proj.weight": (hidden, heads * one), f"{layer}mlp.down_proj.weight": (hidden, wide)}
+        shapes |= {f"{layer}mlp.{name}_proj.weight": (wide, hidden) for name in ("gate", "up")}
+        shapes |= {f"{layer}self_attn.{name}_norm.weight": (one,) for name in "qk"}
+        norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+        shapes |= {f"{layer}{name}_layernorm.weight": (hidden,) for name in norms} | {f"{layer}layer_scalar": (1,)}
+    weights = _random(shapes)
+    generator = torch.Generator().manual_seed(1)
+    for value in weights.values():
+        if value.dim() == 1:  # norms and scalars that are not an identity
+            value += 0.2 * torch.randn(value.shape, generator=generator)
+    return _write(folder, own, {**weights, "embed_tokens.weight": table.clone(), "lm_head.weight": table.clone()})
 
 
 def large(folder: Path, algorithm: str, target: dict[str, Any]) -> Path:
