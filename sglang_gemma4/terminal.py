@@ -49,7 +49,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int], li
         return [first]
     before = "".join(cell + gap for cell in cells[:-1])
     room = max(LEAST, limit - len(before))
-    return textwrap.wrap(
+    wrapped_cell = textwrap.wrap(
         row[-1],
         width=len(before) + room,
         initial_indent=before,
@@ -57,6 +57,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], right: Collection[int], li
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return wrapped_cell or [first]  # nothing is wrapped to no line
 
 
 def wrapped(text: str, limit: int | None, indent: str = "") -> list[str]:

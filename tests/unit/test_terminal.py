@@ -46,6 +46,11 @@ def test_nothing_is_wrapped_without_a_limit() -> None:
     assert max(map(len, terminal.wrapped("a b " * 100, 30))) <= 30
 
 
+def test_a_row_whose_last_cell_is_empty_is_shown_however_narrow_the_terminal_is() -> None:
+    """Such as a switch that is set to nothing."""
+    assert terminal.table((), [["SGLANG_GEMMA4_QKV", ""], ["SGLANG_GEMMA4", "1"]], limit=12)[0] == "SGLANG_GEMMA4_QKV"
+
+
 def test_markdown_has_the_same_cells() -> None:
     assert terminal.markdown(HEADS, ROWS[:1], right=[1]) == [
         "| name | tokens | what it is |",
