@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from sglang_gemma4.models.config_files import ASSISTANTS
+from sglang_gemma4.models.config_files import ARCHITECTURES, ASSISTANTS
 from sglang_gemma4.models.quantised_updates import reason_against_update
 from sglang_gemma4.patching import note
 from sglang_gemma4.speculative import views
@@ -37,16 +37,21 @@ def is_gemma4(model: Any) -> bool:
     return type(model).__name__.startswith("Gemma4")
 
 
-def path_holds_assistant(path: str) -> bool | None:
-    """Whether a checkpoint (folder or hub name) is an MTP assistant; None if it has no config.json."""
+def architectures(path: str) -> list[str]:
+    """The classes that a checkpoint (folder or hub name) is of; none if it has no config.json."""
     from transformers import PretrainedConfig
 
     try:
         config, _ = PretrainedConfig.get_config_dict(path)
     except (OSError, ValueError):
-        return None
-    architectures = config.get("architectures")
-    return bool(set(ASSISTANTS) & set(architectures)) if architectures else None
+        return []
+    return list(config.get("architectures") or ())
+
+
+def path_holds_assistant(path: str) -> bool | None:
+    """Whether a checkpoint (folder or hub name) is an MTP assistant; None if it has no config.json."""
+    found = architectures(path)
+    return bool(set(ASSISTANTS) & set(found)) if found else None
 
 
 def has_assistant(manager: Any) -> bool:
@@ -55,14 +60,28 @@ def has_assistant(manager: Any) -> bool:
 
 
 def ask_for_assistant(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around the scheduler's ``update_weights_from_disk``: an assistant's checkpoint is refused where the server has none."""
-    gemma4 = any(is_gemma4(runner.model) for _, runner in manager._select_runners("target"))
-    if has_assistant(manager) or not gemma4 or not path_holds_assistant(request.model_path):
+    """Around the scheduler's ``update_weights_from_disk``: refused are an assistant's checkpoint where the server has none, and that of
+    another model, as a draft with keys of its own is, whose tensors SGLang writes into the target where names are the same."""
+    target = next((runner.model for _, runner in manager._select_runners("target") if is_gemma4(runner.model)), None)
+    refused = None if target is None else _of_another(request.model_path, target, has_assistant(manager))
+    if refused is None:
         return share_scales(original(manager, request), manager)
     from sglang.srt.managers.io_struct import UpdateWeightFromDiskReqOutput
 
-    refused = f"{request.model_path} holds an MTP assistant, and this server has none: start it with --speculative-draft-model-path"
-    return UpdateWeightFromDiskReqOutput(success=False, message=refused, num_paused_requests=0)
+    return UpdateWeightFromDiskReqOutput(success=False, message=f"{request.model_path} {refused}", num_paused_requests=0)
+
+
+def _of_another(path: str, target: Any, drafts: bool) -> str | None:
+    """Why a checkpoint is neither for the target nor, if an assistant ``drafts``, for that; or None."""
+    held = architectures(path)
+    if not held or set(held) & {*ARCHITECTURES, *(ASSISTANTS if drafts else ())}:
+        return None
+    if set(held) & set(ASSISTANTS):
+        return "holds an MTP assistant, and this server has none: start it with --speculative-draft-model-path"
+    return (
+        f"holds {', '.join(held)}, and the served model is {type(target).__name__}: give a checkpoint of that; a draft takes weights by "
+        "/update_weights_from_tensor with selector 'draft'"
+    )
 
 
 def begin(original: Callable[..., Any], manager: Any, request: Any) -> Any:

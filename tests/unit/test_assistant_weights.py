@@ -53,6 +53,38 @@ def test_an_assistants_checkpoint_is_known_by_its_configuration(tmp_path: Path) 
     assert updates.path_holds_assistant(str(tmp_path / "raw")) is None
 
 
+def asked(path: str, draft: str | None) -> tuple[bool, str]:
+    """What a server of 26B-A4B, with a draft of this class, says to ``/update_weights_from_disk``."""
+    runners = {"target": "Gemma4ForConditionalGeneration", "draft": draft or ""}
+    manager = SimpleNamespace(
+        _select_runners=lambda role: [(role, SimpleNamespace(model=type(runners[role], (), {})()))] if runners[role] else [],
+        draft_worker=SimpleNamespace(draft_worker=None),
+    )
+    answer = updates.ask_for_assistant(
+        lambda *_: SimpleNamespace(success=True, message="loaded"), manager, SimpleNamespace(model_path=path)
+    )
+    return answer.success, answer.message
+
+
+def test_a_checkpoint_of_another_model_is_not_written_into_the_target(tmp_path: Path) -> None:
+    """Such as that of an EAGLE-3 draft, some of whose tensors have the target's names: SGLang writes them and answers that it succeeded."""
+    target = checkpoint(tmp_path / "target", "Gemma4ForConditionalGeneration")
+    (tmp_path / "raw").mkdir()
+    for draft in (None, "LlamaForCausalLMEagle3", "DFlashDraftModel"):
+        assert asked(target, draft) == asked(str(tmp_path / "raw"), draft) == (True, "loaded")
+        assert (
+            "holds an MTP assistant, and this server has none"
+            in asked(checkpoint(tmp_path / f"a{draft}", "Gemma4AssistantForCausalLM"), draft)[1]
+        )
+        for other in ("LlamaForCausalLMEagle3", "DFlashDraftModel", "Gemma4DSparkModel"):
+            success, said = asked(checkpoint(tmp_path / f"{other} for {draft}", other), draft)
+            assert not success
+            assert said.endswith(
+                f"holds {other}, and the served model is Gemma4ForConditionalGeneration: give a checkpoint of that; a draft takes weights "
+                "by /update_weights_from_tensor with selector 'draft'"
+            )
+
+
 @pytest.mark.parametrize(
     ("model", "held", "loads"),
     [
