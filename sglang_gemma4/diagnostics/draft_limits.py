@@ -133,6 +133,8 @@ def _on_a_cpu(draft: str, model: str, arguments: Mapping[str, Any]) -> Iterator[
         yield f"--speculative-algorithm {algorithm} with {draft}: the CPU reference engine drafts by MTP; {_mtp(model)}"
     elif str(algorithm).upper() in ("EAGLE", "EAGLE3") and topk not in (None, 1):
         yield f"--speculative-eagle-topk {topk}: the CPU reference engine drafts chains with {algorithm}; use --speculative-eagle-topk 1"
+    if arguments.get("speculative_use_rejection_sampling"):
+        yield "--speculative-use-rejection-sampling: its kernels are for GPUs, the CPU reference engine has none; leave the flag out"
 
 
 def _mismatches(target: TextGeometry, assistant: dict[str, Any]) -> Iterator[str]:

@@ -75,6 +75,16 @@ def test_its_own_attention_drafts_chains_alone(algorithm: str, name: str, tmp_pa
         preflight.check({**given, "speculative_eagle_topk": 2}, cpu_engine=True)
 
 
+@pytest.mark.parametrize(("algorithm", "name"), [("EAGLE3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")])
+def test_it_verifies_without_rejection_sampling(algorithm: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
+    draft: dict[str, Any] = {"speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
+    given = {"model_path": MODEL, **draft, "speculative_use_rejection_sampling": True}
+    preflight.check(given)
+    with pytest.raises(PreflightError, match="--speculative-use-rejection-sampling: its kernels are for GPUs"):
+        preflight.check(given, cpu_engine=True)
+
+
 def split(ranks: int, **more: Any) -> str | None:
     """What is said of so many ranks for a model of 26B-A4B's heads, and a vision tower of E2B's 12."""
     text = {"num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": True}
