@@ -13,13 +13,15 @@ from sglang_gemma4.checkpoint import PreflightError as PreflightError
 
 ARCHITECTURES = ("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration")
 ASSISTANTS = ("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM")
+DSPARK = "Gemma4DSparkModel"
+"""A DSpark draft, which has layers like a Gemma 4's, keys and values of its own, and neither embeddings nor a head."""
 
 
 def read_config(path: str, role: str, revision: str | None = None, cache: str | None = None) -> dict[str, Any] | None:
     """The config.json of a local checkpoint or of one on the Hugging Face hub; None if SGLang loads it in another way.
 
     Raises:
-        PreflightError: it does not exist, or is not a JSON object.
+        PreflightError: the file does not exist, or is not a JSON object.
     """
     if "://" in path or Path(path).is_file() or path.endswith(".gguf") or (":" in path and not Path(path).exists()):
         return None  # object stores, single files, GGUF in a hub repository ("owner/name:Q4_K_M")
@@ -75,9 +77,9 @@ def is_gemma4(config: Mapping[str, Any]) -> bool:
 
 def named_gemma4(config: Any) -> bool:
     """Whether a transformers config is a Gemma 4's, a target's or an assistant's."""
-    return any(name.startswith("Gemma4") for name in getattr(config, "architectures", None) or ())
+    return any(name.startswith("Gemma4") and name != DSPARK for name in getattr(config, "architectures", None) or ())
 
 
 def is_assistant(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is an MTP assistant's, as SGLang asks it (arg_groups/speculative_hook.py:97)."""
+    """Whether a config.json is an MTP assistant's, by SGLang's criterion (arg_groups/speculative_hook.py:97)."""
     return any(name in ASSISTANTS for name in config.get("architectures") or [])

@@ -90,6 +90,18 @@ class DSparkLayer(nn.Module):
         return (hidden_states + self.post_feedforward_layernorm(fed)) * self.layer_scalar, None
 
 
+class TiedHead:
+    """Gemma 4's head, which is its embedding, whole on each rank, with what SGLang's DSpark asks of a head."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        self.embedding, self.org_vocab_size = embedding, embedding.num_embeddings
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[vocabulary, hidden], the embedding's current one."""
+        return self.embedding.weight
+
+
 class DSparkForGemma4(DSparkDraftMixin, DFlashDraftModel):  # type: ignore[misc]
     """SGLang's DSpark draft with Gemma 4's layers, head and layout of tensors."""
 
@@ -101,13 +113,18 @@ class DSparkForGemma4(DSparkDraftMixin, DFlashDraftModel):  # type: ignore[misc]
         self.softcap = getattr(config, "final_logit_softcapping", None)
         self._loaded = False
 
+    def attach_shared_modules(self, *, embed_tokens: nn.Module, lm_head: nn.Module) -> None:
+        """Use the target's embedding and head."""
+        head = TiedHead(lm_head) if isinstance(lm_head, nn.Embedding) else lm_head
+        super().attach_shared_modules(embed_tokens=embed_tokens, lm_head=head)
+
     def compute_base_logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits [tokens, vocabulary], soft-capped, without the Markov head's bias, and ``hidden``, which the confidence head reads.
 
         Args:
             hidden: [tokens, hidden].
         """
-        if isinstance(self.lm_head, nn.Embedding):  # the head of Gemma 4 is its embedding, whole on each rank
+        if isinstance(self.lm_head, TiedHead):
             logits = hidden.to(self.lm_head.weight.dtype) @ self.lm_head.weight.T
         else:
             logits, _ = super().compute_base_logits(hidden)

@@ -1,10 +1,10 @@
-"""EAGLE-3 and DFlash drafts beside the package: start, tokens against plain decoding, step times. Each engine is a process of its own.
+"""EAGLE-3, DFlash and DSpark drafts beside the package: start, tokens against plain decoding, step times. One process per engine.
 
     python -m tests.gpu.drafter_engines FOLDER MODEL [ARM ...] [--limit 240] [--passes 3] [--same SHARE] [--engine JSON]
 
 MODEL is a released size with random weights, or a tiny checkpoint in float32 with drafts that are partly accepted. A tiny one also runs on
-the CPU reference engine. Arms: ``plain``, ``dflash``, ``eagle3``. An engine that takes longer than ``--limit`` seconds is killed. FOLDER
-gets each arm's log (ARM.log) and its result (ARM.json):
+the CPU reference engine. Arms: ``plain``, ``dflash``, ``eagle3``, ``dspark``. An engine that takes longer than ``--limit`` seconds is
+killed. FOLDER gets each arm's log (ARM.log) and its result (ARM.json):
 
 - ``start_seconds``: from the process's start until the engine answers.
 - ``equal``: share of the tokens before an answer differs from that of ``plain``, if FOLDER has ``plain``.
@@ -52,6 +52,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
         "speculative_eagle_topk": 1,
         "speculative_num_draft_tokens": 4,
     },
+    "dspark": {"speculative_algorithm": "DSPARK"},
 }
 ARMS = ("plain", *DRAFTS)
 COMMON = {"max_running_requests": max(BATCHES), "random_seed": 0, "log_level": "info", "skip_server_warmup": True}
@@ -90,7 +91,7 @@ def draft_of(arm: str, model: str, folder: Path) -> str:
     """Path of the arm's draft for ``model``, which is written below ``folder``."""
     where = folder / f"{model}-{arm}"
     if is_tiny(model):
-        return str({"dflash": other_drafts.dflash, "eagle3": other_drafts.eagle3}[arm](where, model))
+        return str({"dflash": other_drafts.dflash, "eagle3": other_drafts.eagle3, "dspark": other_drafts.dspark}[arm](where, model))
     return str(other_drafts.large(where, DRAFTS[arm]["speculative_algorithm"], real_sizes.target(model)))
 
 

@@ -1,4 +1,4 @@
-"""Stages of ``measure.py`` for EAGLE-3's and DFlash's drafts: does an engine start with the package, and what does a step cost?
+"""Stages of ``measure.py`` for EAGLE-3's, DFlash's and DSpark's drafts: does an engine start with the package, and what does a step cost?
 
     python tests/gpu/measure.py FOLDER drafter_stages
 
@@ -30,7 +30,8 @@ STAGES: tuple[Stage, ...] = (
         (command("tiny-26b-a4b", "--limit", "120", "--same", "0.98"),),
         dry=(command("tiny-26b-a4b", "--limit", "1200", "--passes", "1", "--same", "1"),),
     ),
-    large("plain", "steps of 26B-A4B without a draft, for the two that follow"),
+    large("plain", "steps of 26B-A4B without a draft, for the three that follow"),
     large("dflash", "the same with a DFlash draft of 0.43 billion parameters, in blocks of 16"),
     large("eagle3", "the same with an EAGLE-3 draft, 3 steps"),
+    large("dspark", "the same with a DSpark draft of five layers, in blocks of 7"),
 )

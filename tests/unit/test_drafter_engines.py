@@ -1,4 +1,4 @@
-"""The program that measures EAGLE-3's and DFlash's drafts: its drafts fit their targets, and how its answers are compared."""
+"""The program that measures EAGLE-3's, DFlash's and DSpark's drafts: its drafts fit their targets, and how its answers are compared."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from tests.gpu import drafter_engines
 from tests.harness.checkpoints import other_drafts
 
 
-@pytest.mark.parametrize("algorithm", ["EAGLE3", "DFLASH"])
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "DFLASH", "DSPARK"])
 @pytest.mark.parametrize("size", sorted(real_sizes.SIZES))
 def test_large_drafts_fit_their_targets(size: str, algorithm: str, tmp_path: Path) -> None:
     target = real_sizes.target(size)
@@ -52,9 +52,9 @@ def test_a_failed_engine_leaves_the_end_of_its_log(tmp_path: Path, monkeypatch: 
 
 
 def test_arguments_of_the_arms(tmp_path: Path) -> None:
-    plain, dflash, eagle3 = (drafter_engines.engine_arguments(arm, "26b-a4b", tmp_path, {}, on_gpu=True) for arm in drafter_engines.ARMS)
-    assert plain.items() < dflash.items()
-    assert plain.items() < eagle3.items()
+    plain, *drafting = (drafter_engines.engine_arguments(arm, "26b-a4b", tmp_path, {}, on_gpu=True) for arm in drafter_engines.ARMS)
+    assert len(drafting) == 3
+    assert all(plain.items() < given.items() for given in drafting)
     assert (tmp_path / "26b-a4b-eagle3" / "config.json").exists()
     tiny = drafter_engines.engine_arguments("dflash", "tiny-26b-a4b", tmp_path, {"page_size": 16}, on_gpu=False)
     assert (tiny["device"], tiny["dtype"], tiny["page_size"]) == ("cpu", "float32", 16)

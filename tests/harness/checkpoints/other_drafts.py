@@ -65,26 +65,10 @@ def dspark(folder: Path, target: str, *, block: int = 7, mask: int = 280) -> Pat
     full = {"num_key_value_heads": text["num_key_value_heads"], **text["per_layer_config"][str(layers - 1)]}
     one, kv = full["head_dim"], full["num_key_value_heads"]
     own = {
-        **{key: value for key, value in text.items() if key != "per_layer_config"},
+        **_dspark_config(text, read, layers=count, block=block, mask=mask, rank=RANK),
         "global_head_dim": one,
         "num_global_key_value_heads": kv if text["attention_k_eq_v"] else None,
         "rope_parameters": {**text["rope_parameters"], "rope_theta": None, "rope_type": "default"},  # so DeepSpec writes it
-        "architectures": ["Gemma4DSparkModel"],
-        "model_type": "gemma4_text",
-        "num_hidden_layers": count,
-        "layer_types": ["full_attention"] * count,
-        "hidden_size_per_layer_input": 0,
-        "enable_moe_block": False,
-        "tie_word_embeddings": False,
-        "block_size": block,
-        "num_target_layers": layers,
-        "target_layer_ids": read,
-        "mask_token_id": mask,
-        "dtype": "bfloat16",
-        "markov_rank": RANK,
-        "markov_head_type": "vanilla",
-        "enable_confidence_head": True,
-        "confidence_head_with_markov": True,
     }
     shapes: Shapes = {"fc.weight": (hidden, len(read) * hidden), "hidden_norm.weight": (hidden,), "norm.weight": (hidden,)}
     shapes |= {"markov_head.markov_w1.weight": (len(table), RANK), "markov_head.markov_w2.weight": (len(table), RANK)}
@@ -110,11 +94,14 @@ def large(folder: Path, algorithm: str, target: dict[str, Any]) -> Path:
     """A draft's config.json alone, for ``--load-format dummy``; for 26B-A4B DFlash's has 0.43 billion parameters.
 
     Args:
-        algorithm: "EAGLE3" or "DFLASH".
+        algorithm: "EAGLE3", "DFLASH" or "DSPARK".
         target: config.json of a released size.
     """
     text = target["text_config"]
     hidden, layers = text["hidden_size"], text["num_hidden_layers"]
+    if algorithm == "DSPARK":
+        read = [1 + round(number * (layers - 4) / 4) for number in range(5)]
+        return _write(folder, _dspark_config(text, read, layers=5, block=7, mask=4, rank=256))
     if algorithm == "EAGLE3":
         own = _eagle3_config(text, [1, layers // 2 - 1, layers - 4], vocabulary=32_000) | {"intermediate_size": 3 * hidden}
     else:
@@ -142,6 +129,29 @@ def _dflash_config(text: dict[str, Any], read: list[int], *, layers: int, window
         "block_size": block,
         "num_target_layers": text["num_hidden_layers"],
         "dflash_config": {"target_layer_ids": read, "mask_token_id": mask},
+    }
+
+
+def _dspark_config(text: dict[str, Any], read: list[int], *, layers: int, block: int, mask: int, rank: int) -> dict[str, Any]:
+    """config.json of a draft in DeepSpec's spelling: the target's own text settings, and how the draft differs."""
+    return {
+        **{key: value for key, value in text.items() if key != "per_layer_config"},
+        "architectures": ["Gemma4DSparkModel"],
+        "model_type": "gemma4_text",
+        "num_hidden_layers": layers,
+        "layer_types": ["full_attention"] * layers,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": False,
+        "tie_word_embeddings": False,
+        "block_size": block,
+        "num_target_layers": text["num_hidden_layers"],
+        "target_layer_ids": read,
+        "mask_token_id": mask,
+        "dtype": "bfloat16",
+        "markov_rank": rank,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
     }
 
 
