@@ -13,6 +13,7 @@ from sglang_gemma4.patching import switches
 from sglang_gemma4.speculative.mtp_defaults import AUTO, sibling
 
 LENGTHS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+HIDDEN_STATES = ("enable_return_hidden_states", "return_hidden_states_mode")
 FIELDS = (
     "speculative_algorithm",
     "speculative_draft_model_path",
@@ -25,6 +26,7 @@ FIELDS = (
     "speculative_accept_threshold_acc",
     "download_dir",
     "attention_backend",
+    *HIDDEN_STATES,
 )
 """The arguments that :func:`problems` reads, besides ``model_path``."""
 
@@ -33,6 +35,9 @@ MTP_ALGORITHMS = ("NEXTN", "FROZEN_KV_MTP")
 
 OF_A_CHECKPOINT = ("EAGLE", "EAGLE3", "STANDALONE", "NEXTN")
 """Algorithms for which SGLang loads the target a second time as its draft if none is given."""
+
+CAPTURING = ("EAGLE3", "DFLASH", "DSPARK")
+"""Algorithms whose drafts read hidden states of several layers, which SGLang keeps where those for clients would be."""
 
 UNDER_MTP = {
     "speculative_token_map": ((), "the assistant has its own vocabulary, and a map is for EAGLE drafts"),
@@ -78,6 +83,11 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
         yield from _of_another(str(draft), model, assistant, typed, wants_mtp)
         if algorithm == "DSPARK" or (algorithm in own_draft_limits.ALGORITHMS and not is_gemma4(assistant)):
             yield from own_draft_limits.problems(str(draft), assistant, algorithm, config)
+        if algorithm in CAPTURING and (flag := next((name for name in HIDDEN_STATES if arguments.get(name)), None)):
+            yield (
+                f"--{flag.replace('_', '-')}: under {algorithm} the hidden states are those that the draft reads, and clients get other ones "
+                "or none; leave it out, or draft by MTP"
+            )
         if cpu_engine and arguments.get("attention_backend") != "triton":
             yield from _on_a_cpu(str(draft), model, arguments)
 

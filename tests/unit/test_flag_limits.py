@@ -75,6 +75,17 @@ def test_its_own_attention_drafts_chains_alone(algorithm: str, name: str, tmp_pa
         preflight.check({**given, "speculative_eagle_topk": 2}, cpu_engine=True)
 
 
+@pytest.mark.parametrize(("algorithm", "name"), [("eagle3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")])
+def test_hidden_states_are_the_draft_s(algorithm: str, name: str, tmp_path: Path) -> None:
+    """SGLang returns those of three layers side by side under EAGLE-3, and none under DFlash, both with status 200."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
+    draft: dict[str, Any] = {"speculative_algorithm": algorithm, "speculative_draft_model_path": str(tmp_path)}
+    for asked in ({"enable_return_hidden_states": True}, {"return_hidden_states_mode": "last"}):
+        with pytest.raises(PreflightError, match=r"return-hidden-states.*: under .* the hidden states are those that the draft reads"):
+            preflight.check({"model_path": MODEL, **draft, **asked})
+    preflight.check({"model_path": MODEL, "speculative_draft_model_path": "auto", "enable_return_hidden_states": True})
+
+
 @pytest.mark.parametrize(("algorithm", "name"), [("EAGLE3", "LlamaForCausalLMEagle3"), ("DFLASH", "DFlashDraftModel")])
 def test_it_verifies_without_rejection_sampling(algorithm: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], **DRAFT}))
