@@ -85,8 +85,8 @@ def problems(model: str, config: dict[str, Any], arguments: Mapping[str, Any], c
             yield from own_draft_limits.problems(str(draft), assistant, algorithm, config)
         if algorithm in CAPTURING and (flag := next((name for name in HIDDEN_STATES if arguments.get(name)), None)):
             yield (
-                f"--{flag.replace('_', '-')}: under {algorithm} the hidden states are those that the draft reads, and clients get other ones "
-                "or none; leave it out, or draft by MTP"
+                f"--{flag.replace('_', '-')}: under {algorithm} the hidden states are those that the draft reads, and clients get other "
+                "ones or none; leave it out, or draft by MTP"
             )
         if cpu_engine and arguments.get("attention_backend") != "triton":
             yield from _on_a_cpu(str(draft), model, arguments)
