@@ -5,10 +5,9 @@ import logging
 from importlib import import_module
 
 from sglang_gemma4 import patching
-from sglang_gemma4.memory import given
+from sglang_gemma4.diagnostics import variables
 from sglang_gemma4.patching import switches
 from sglang_gemma4.patching.supported import version_problem
-from sglang_gemma4.speculative import beside_bounds
 from sglang_gemma4.start import times
 
 logger = logging.getLogger(__name__)
@@ -19,7 +18,7 @@ def register() -> None:
 
     SGLang logs and swallows ``Exception`` from a plugin; what the operator must not miss leaves as ``SystemExit``.
     """
-    if problems := [*switches.check_all(), *beside_bounds.problems(), *given.problems()]:
+    if problems := variables.problems():
         raise SystemExit("\n".join(f"sglang-gemma4: {problem}" for problem in problems))
     if not switches.is_on(switches.MASTER) and not switches.is_on(switches.CPU_ENGINE):
         return  # before anything of SGLang is looked at: stock stays stock

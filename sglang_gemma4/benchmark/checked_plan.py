@@ -10,6 +10,7 @@ from pathlib import Path
 from sglang_gemma4.benchmark import arms, frontier, step_curve, vllm, workloads
 from sglang_gemma4.benchmark.plan import Plan
 from sglang_gemma4.benchmark.workloads import Workload
+from sglang_gemma4.diagnostics import variables
 from sglang_gemma4.patching import switches
 
 ACCEPT_LENGTH = 2.8  # simulated under MTP on random weights; what the released assistant is reported to reach on this engine
@@ -27,7 +28,7 @@ def plan_of(arguments: argparse.Namespace, scratch: Path) -> Plan:
     """
     from sglang_gemma4.cpu.environment import has_accelerator
 
-    if problems := switches.check_all():
+    if problems := variables.problems():
         raise ValueError("; ".join(problems))
     dry = arguments.dry_run
     name = _tiny(arguments.model or "") if dry else arguments.model

@@ -13,7 +13,7 @@ from typing import Any
 
 from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, terminal
 from sglang_gemma4.diagnostics import live as read_live
-from sglang_gemma4.diagnostics import open_server, status
+from sglang_gemma4.diagnostics import open_server, status, variables
 from sglang_gemma4.patching import supported, switches
 from sglang_gemma4.start import bytecode, table
 
@@ -37,7 +37,7 @@ def installation() -> dict[str, Any]:
         "bytecode": _probe(bytecode.problem),
         "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
         | {name: os.environ[name] for name in switches.NO_SWITCHES if name in os.environ},
-        "problems": _probe(switches.check_all),
+        "problems": _probe(variables.problems),
         "states": {},
         "patches": [],
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from sglang_gemma4 import terminal
 from sglang_gemma4.cpu.environment import default_arguments, has_accelerator, launch_environment
-from sglang_gemma4.diagnostics import preflight
+from sglang_gemma4.diagnostics import preflight, variables
 from sglang_gemma4.patching import switches
 from sglang_gemma4.tiny import checkpoints
 
@@ -21,7 +21,7 @@ def serve(model: str, flags: Sequence[str]) -> int:
     Raises:
         ValueError: a switch, the model, the assistant or the attention backend is wrong; nothing was started.
     """
-    if problems := switches.check_all():
+    if problems := variables.problems():
         raise ValueError("; ".join(problems))
     path = resolve(model)
     arguments = ["--model-path", path, *_resolve_draft(flags)]

@@ -95,6 +95,8 @@ def test_json_of_one_patch_is_its_row(capsys: pytest.CaptureFixture[str]) -> Non
             "does not fit",
         ),
         (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_STRICT": "maybe"}, "SGLANG_GEMMA4_STRICT='maybe' is not a boolean"),
+        (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_BESIDE_GAP": "fast"}, "SGLANG_GEMMA4_BESIDE_GAP=fast is not latency, balanced"),
+        (["bench", "tiny-e2b"], {"SGLANG_GEMMA4_REQUEST_TOKENS": "few"}, "SGLANG_GEMMA4_REQUEST_TOKENS=few is not a whole number"),
         (["checkpoint", "tiny-7b", "/tmp/nowhere"], {}, "tiny-7b"),
         (["patches", "triple"], {}, "there is no patch 'triple'; `sglang-gemma4 patches` lists them"),
         (["serve", "tiny-26b-a4b"], {"SGLANG_GEMMA4_KV_WRITE": "1"}, "SGLANG_GEMMA4_KV_WRITE is not a switch of this package; unset it."),
@@ -168,11 +170,13 @@ def test_doctor_outlives_a_broken_environment(monkeypatch: pytest.MonkeyPatch) -
     for probe in ("_gpus", "_entry_point", "_version", "patch_states"):
         monkeypatch.setattr(doctor, probe, broken)
     monkeypatch.setenv("SGLANG_GEMMA4_STRICT", "perhaps")
+    monkeypatch.setenv("SGLANG_GEMMA4_BESIDE_GAP", "fast")
     data = doctor.add_patches(doctor.installation())
     assert not data["healthy"]
     text = f"{doctor.installation_text(data)}\n{doctor.patches_text(data)}"
     assert "error: OSError: no such luck" in text
     assert "PROBLEM SGLANG_GEMMA4_STRICT='perhaps'" in text
+    assert "PROBLEM SGLANG_GEMMA4_BESIDE_GAP=fast is not latency, balanced, throughput" in text
     assert text.endswith("NOT HEALTHY")
 
 
