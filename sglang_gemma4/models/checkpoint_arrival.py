@@ -41,6 +41,11 @@ class Arrived:
     unfilled: set[str] | None = None
 
 
+def is_starting() -> bool:
+    """Whether a server is loading its weights for the first time, so that each checkpoint has to be whole."""
+    return _starting
+
+
 def check_files(path: str, config: Config, towers: bool, revision: str | None = None, cache: str | None = None) -> None:
     """Check a checkpoint on disk, or in the hub's cache, by its headers. Others are checked as their tensors arrive.
 

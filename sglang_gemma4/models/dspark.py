@@ -18,6 +18,10 @@ from sglang.srt.models.utils import apply_qk_norm
 from sglang.srt.utils import add_prefix
 from torch import nn
 
+from sglang_gemma4.checkpoint import PreflightError
+from sglang_gemma4.checkpoint.whole_checkpoint import AGAIN
+from sglang_gemma4.models.checkpoint_arrival import is_starting
+
 FULL = "full_attention"
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """SGLang's fused parameters and the checkpoint's names of their parts."""
@@ -111,7 +115,6 @@ class DSparkForGemma4(DSparkDraftMixin, DFlashDraftModel):  # type: ignore[misc]
     def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
         super().__init__(config=config, quant_config=quant_config, prefix=prefix)
         self.softcap = getattr(config, "final_logit_softcapping", None)
-        self._loaded = False
 
     def attach_shared_modules(self, *, embed_tokens: nn.Module, lm_head: nn.Module) -> None:
         """Use the target's embedding and head."""
@@ -146,15 +149,13 @@ class DSparkForGemma4(DSparkDraftMixin, DFlashDraftModel):  # type: ignore[misc]
         """Load a checkpoint's tensors. Where keys and values share a projection, the keys' tensor is loaded for both.
 
         Raises:
-            ValueError: after the first call some parameter has got no tensor.
+            PreflightError: a starting server's checkpoint has no tensor for some parameter.
         """
         arrived: set[str] = set()
         super().load_weights(self._spelled(weights, arrived))
-        if self._loaded:
-            return
-        self._loaded = True
-        if missing := sorted(name for needed in self.named_parameters() for name in _sources(needed[0]) if name not in arrived):
-            raise ValueError(f"the DSpark draft has no {missing[0]} ({len(missing)} tensors are missing): download the checkpoint again")
+        missing = sorted(name for needed in self.named_parameters() for name in _sources(needed[0]) if name not in arrived)
+        if missing and is_starting():
+            raise PreflightError(f"the DSpark draft has no {missing[0]} ({len(missing)} tensors are missing): {AGAIN}")
 
     def _spelled(self, weights: Iterable[tuple[str, torch.Tensor]], arrived: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
         for given, tensor in weights:
