@@ -1,24 +1,34 @@
-"""How many prompt tokens go beside a batch of running requests: by measured times of steps.
+"""Choose how many prompt tokens run in a mixed batch with the running requests, from measured step times.
 
-Three kinds of steps are timed, as their results arrive or by the card (:mod:`step_clock`): plain ones by running requests, prefills alone
-by tokens, and joined ones by rows, those of prompts and of running requests together: what a card computes depends on their sum, and below
-some number it is the host's launches that take the time. By the host's clock a result is read after the next step was launched; where that
-took longer than the card's step, as an eager prefill's launches do, the result is late, and its step's extra time belongs to the next one
-(8,192 tokens had seemed to take 31 ms on an H200, less than their products can: ``runs/2026-11-25-26b-h200-beside-vllm``). There follow
+Three types of step are timed, by the GPU's clock or as their results arrive (:mod:`step_clock`): plain steps by
+number of requests, prefills alone by tokens, and mixed batches by rows. The rows of a mixed batch are those of
+prompts and of running requests together. What a GPU computes depends on their sum; below some number of rows the
+host's launches take the time.
 
-- the rows of a step with which prompts get on fastest, or nearly so, while a running request's gap between two tokens stays within
-  ``gap``, plain steps or seconds, with ``auto`` more of these where many wait for a few (give or take :data:`TOLERANCE`), or within what
-  is not much longer than the shortest joined step (:data:`FREE`): where launches alone exceed the bound, fewer tokens would only delay
-  first tokens. The plain step is that of all requests, those that wait among them: it is what a running request waits for once they have
-  joined, and a few running ones are not to hold up a queue;
-- whether joined steps are worth it: not where a prefill and a plain step in turn take less time, nor where a larger prefill in turn, which
-  the bound allows and no graph limits, brings more prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a
-  prefill is as large as the bound allows;
-- whether a few waiting tokens are worth a joined step yet, or are gathered with others for up to ``gap.steps - 1`` plain steps. They
-  are worth one when the waiting requests' empty places have cost as much as what the step takes longer than a plain one.
+By the host's clock a result is read after the next step was launched. Where that launch took longer than the GPU's
+step, as for an eager prefill, the result is read late, and the extra time belongs to the next step. Without that
+correction 8,192 tokens seemed to take an H200 less time than their GEMMs can
+(``runs/2026-11-25-26b-h200-beside-vllm``).
 
-What was never timed is tried: joined steps of three sizes, prefills in turn, and a plain step now and then where only joined ones ran.
-Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or reads a clock.
+From these times follow:
+
+- The rows of a mixed batch: those with the highest prompt throughput, or nearly so, within a limit. The limit is
+  ``gap``, in plain steps or seconds, give or take :data:`TOLERANCE`; where many requests wait for a few running ones,
+  ``gap.queued`` raises its seconds. If the shortest mixed batch times :data:`FREE` is longer than the limit, that
+  counts instead: where launches alone exceed the limit, fewer tokens would only delay first tokens. The plain step is
+  that of running and waiting requests together: a running request waits for it once the others have joined, and a few
+  running requests must not hold up a queue.
+- Whether a mixed batch is worth running. It is not where a prefill and a plain step, one after the other, take less
+  time. Nor is it where alternating with a larger prefill, which the limit allows and no graph bounds, brings more
+  prompt tokens a second (a gap of 6 steps and 8,000 tokens a prompt, say). Such a prefill is as large as the limit
+  allows.
+- Whether a few waiting tokens are worth a mixed batch yet, or are gathered with others for up to ``gap.steps - 1``
+  plain steps. They are worth one when the waiting requests' empty places have cost as much as the mixed batch takes
+  longer than a plain step.
+
+What was never timed is tried: mixed batches of three sizes, alternating prefills, and a plain step now and then where
+only mixed batches ran. Pure Python: tokens, counts and seconds in, tokens out. Nothing here waits for a device or
+reads a clock.
 """
 
 import functools
@@ -30,44 +40,45 @@ from sglang_gemma4.speculative.beside_bounds import Gap
 from sglang_gemma4.speculative.size_times import Times
 
 LEAST = 64
-"""Prompt tokens of a step."""
+"""Fewest prompt tokens of a mixed batch."""
 TRIED = (1024, 2048, 512)
-"""Rows of the first joined steps."""
+"""Rows of the first mixed batches, which are trials."""
 FREE = 1.3
-"""A joined step may take this many times the shortest one, whatever the bound."""
+"""A mixed batch may take this many times the shortest one, whatever the limit."""
 FEW = 0.75
-"""A plain step by the shortest joined one, until plain ones are timed."""
+"""Assumed time of a plain step, as a fraction of the shortest mixed batch, until plain steps are timed."""
 GROWTH = 0.3
-"""Power of the requests with which a plain step's time grows beyond those timed: 26B-A4B's doubles from 8 to 80
-(``runs/2026-11-23-26b-steps-and-floor``)."""
+"""Exponent with which a plain step's time grows with the number of requests beyond those timed: 26B-A4B's doubles
+from 8 to 80 (``runs/2026-11-23-26b-steps-and-floor``)."""
 TOLERANCE = 1.1
-"""A joined step of the best rate may take this many times the bound: times vary by as much from pass to pass. On an H200 2,048 rows take 41
-to 45 ms and two plain steps of 64 requests 44 to 46; where their estimates were 47 and 46, steps had 1,536 rows, a third fewer prompt
-tokens a second (the log of ``runs/2026-11-25-26b-h200-beside-vllm``)."""
+"""The mixed batch of the best rate may take this many times the limit, because times vary by as much from pass to
+pass. With a strict limit, steps on an H200 had a third fewer prompt tokens a second (the log of
+``runs/2026-11-25-26b-h200-beside-vllm``)."""
 ATTEMPTS = 12
-"""Times that a size is asked for as a trial before it is left out: steps with images, and those that are cut short, are not timed."""
+"""Trials of a size before it is left out: steps with images, and steps that are cut short, are not timed."""
 ROOM = 512
-"""Prompt tokens that the largest graph leaves room for beside the running requests, or steps go beyond it: the 512 rows of 31B's would
-leave 64 beside 112 requests."""
+"""Rows for prompts that the largest graph must have beside those of running requests; else steps may exceed it. The
+512 rows of 31B's would leave 64 beside 112 requests."""
 AGAIN = 600
-"""Joined steps after which a size that none had is timed anew, if what is known of smaller ones is within the bound: a size whose first
-steps waited for a compiler is not left out for long, and trials stay a hundredth of the steps."""
+"""Mixed batches after which an unused size is timed again, if the time of smaller sizes is within the limit. A size
+whose first steps waited for a compiler is thus not left out for long, and trials stay at 1 % of the steps."""
 NEARLY = 0.9
-"""Of the rows that bring nearly as many prompt tokens a second as the best ones, the most are taken: a queue then takes fewer steps, each
-of which reads the weights for the few requests that run already, and the times of two sizes are rarely of as many running requests. On an
-H200 80 chats of 1,000 tokens had steps of 1,536 rows, timed as 32.7 ms beside 16 requests, for 46.7 of 2,048 rows beside 66
-(the log of ``runs/2026-11-26-26b-h200-peer``)."""
+"""Among row counts with at least this share of the best prompt throughput, the largest is taken. A queue then takes
+fewer steps, each of which reads the weights for the few running requests; and the times of two sizes are rarely of
+as many running requests. Without this, 80 chats on an H200 had steps of 1,536 rows, timed beside fewer requests
+than steps of 2,048 (the log of ``runs/2026-11-26-26b-h200-peer``)."""
 WORTH = 1.05
-"""A larger prefill in turn brings at least so many times the prompt tokens a second of a joined step: it makes gaps longer."""
+"""A larger alternating prefill must bring at least this many times the prompt tokens a second of a mixed batch,
+because it lengthens inter-token latency."""
 TINY = 0.25
-"""Waiting tokens up to this part of what may go beside are gathered."""
+"""Waiting tokens up to this fraction of what a mixed batch may take are gathered."""
 LOOK_EVERY = 24
-"""Joined steps after which a plain one is timed, where none of as many requests is known."""
+"""Mixed batches after which a plain step is timed, if none of as many requests is known."""
 
 
 @functools.cache
 def ladder(most: int) -> list[int]:
-    """Rows of steps that are considered: two an octave, up to twice ``most``."""
+    """Row counts that are considered: two per octave, up to twice ``most``."""
     sizes = [LEAST]
     while sizes[-1] < 2 * most:
         sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2]
@@ -75,14 +86,15 @@ def ladder(most: int) -> list[int]:
 
 
 def in_a_graph(tokens: int, rows: int, sizes: Sequence[int]) -> int:
-    """``tokens`` of prompts or as many as fit into the largest of ``sizes`` beside ``rows`` rows: without a graph a step of 2,060
-    rows took 74 ms, with one 2,044 took 40 (``runs/2026-11-25-26b-whole-graphs``)."""
+    """The smaller of ``tokens`` and what fits into the largest of ``sizes`` beside ``rows`` rows. Without a graph a
+    mixed batch took nearly twice as long (``runs/2026-11-25-26b-whole-graphs``)."""
     room = sizes[-1] - rows if sizes else 0
     return min(tokens, room) if room >= ROOM else tokens
 
 
 class Way(Enum):
-    """How prompts and a decode step of running requests go: in one forward, or one after the other, as a trial or because it is faster."""
+    """How prompts and a decode step of running requests run: in one forward, or alternating, as a trial or because it
+    is faster."""
 
     BESIDE = 1
     TRIED_IN_TURN = 2
@@ -93,8 +105,8 @@ class Admission:
     """Decides for one scheduler.
 
     Args:
-        gap: between two tokens of a running request, at most.
-        read_late: whether times are those at which results are read.
+        gap: longest time between two tokens of a running request.
+        read_late: whether step times are those at which the host reads results.
     """
 
     def __init__(self, gap: Gap, read_late: bool = True) -> None:
@@ -109,10 +121,10 @@ class Admission:
         self._asked: Counter[int] = Counter()
 
     def arrived(self, tokens: int, running: int, rows: int, now: float) -> None:
-        """A result arrived at ``now`` seconds; results come in launch order.
+        """Record a result that arrived at ``now`` seconds; results come in launch order.
 
         Args:
-            tokens: of prompts in its step.
+            tokens: prompt tokens of its step.
             running: requests that were decoded in it.
             rows: tokens that the model saw.
         """
@@ -132,22 +144,23 @@ class Admission:
             self._asked.clear()
 
     def _late(self, before: tuple[int, float] | None) -> float:
-        """Seconds by which the result of the plain step ``before``, of so many requests and seconds, was read late."""
+        """Seconds by which the result of the plain step ``before`` (requests, seconds) was read late."""
         if before is None or not self._read_late:
             return 0.0
         usual = self.plain.at(before[0])
         return 0.0 if usual is None else max(before[1] - usual, 0.0)
 
     def pause(self) -> None:
-        """Nothing runs: the time until the next result is no step's."""
+        """Record that nothing runs: the time until the next result is not a step's."""
         self._last = self._before = None
 
     def tokens(self, running: int, each: int, waiting: int, most: int, sizes: Sequence[int] = (), joining: int = 0) -> int:
-        """How many of ``waiting`` prompt tokens may go beside ``running`` requests of ``each`` rows in one step, at most ``most``.
+        """How many of ``waiting`` prompt tokens may run beside ``running`` requests of ``each`` rows in one step, at
+        most ``most``.
 
         Args:
-            sizes: rows that are not padded, ascending; others are padded to the next of them, and none has more than the last where the
-                running requests leave room for prompts.
+            sizes: rows that are not padded, ascending; other row counts are padded to the next of them. The last is
+                the upper limit if the running requests leave enough of it for prompts.
             joining: requests that wait.
         """
         rows = running * each
@@ -171,7 +184,8 @@ class Admission:
         return max(size for size, rate in rates.items() if rate >= NEARLY * max(rates.values())) - rows
 
     def _bound(self, running: int, joining: int) -> float | None:
-        """Seconds of a step with a prompt at most, by the plain step of all requests; None until a joined step was timed."""
+        """Longest time of a step with a prompt, in seconds, from the plain step of all requests; None until a mixed
+        batch was timed."""
         points = self.joined.points()
         if not points:
             return None
@@ -179,21 +193,23 @@ class Admission:
         return max(self.gap.steps * (self.plain.at(running + joining) or FEW * points[0][1]), self.gap.seconds * queued)
 
     def _of_rows(self, rows: int, sizes: Sequence[int] = ()) -> float:
-        """Seconds of a joined step; an estimate where no such size was timed, infinite where none was."""
+        """Seconds of a mixed batch: an estimate if that size was not timed, infinity if none was."""
         seconds = self.joined.at(next((size for size in sizes if size >= rows), rows))
         return float("inf") if seconds is None else seconds
 
     def looks(self, running: int) -> bool:
-        """Whether a plain step goes first because only joined ones ran for long, and none of about as many requests was timed."""
+        """Whether a plain step runs first, because only mixed batches ran for long and no plain step of about as many
+        requests is known."""
         return self._since_plain >= LOOK_EVERY and not self.plain.known(running, self._step)
 
     def way(self, running: int, each: int, tokens: int, most: int = 0, joining: int = 0) -> Way:
-        """How ``tokens`` of prompts go with ``running`` requests.
+        """How ``tokens`` of prompts run with ``running`` requests.
 
-        The first ones of a size go beside; as soon as such steps are timed, some follow each other, so that both are.
+        The first mixed batches of a size are always run. Once they are timed, some prefills alternate, so that both
+        ways have times.
 
         Args:
-            tokens: what would go beside.
+            tokens: prompt tokens of the mixed batch.
             most: prompt tokens that wait and that one prefill may have.
             joining: requests that wait.
         """
@@ -211,12 +227,14 @@ class Admission:
         return Way.IN_TURN if larger > tokens and faster else Way.BESIDE
 
     def in_turn(self, running: int, each: int, tokens: int, most: int, joining: int = 0) -> int:
-        """Prompt tokens of a prefill that goes in turn, at most ``most``: as many as the bound allows, at least ``tokens``.
+        """Prompt tokens of an alternating prefill, at most ``most``: as many as the limit allows, at least
+        ``tokens``.
 
-        What is larger than all that was timed is taken to need as long for each token, which is more than it will: it reads weights once.
+        Sizes above all that were timed are assumed to take as long for each token. That is an upper bound, because
+        weights are read once.
 
         Args:
-            tokens: what would go beside, in more time.
+            tokens: prompt tokens of the mixed batch.
             joining: requests that wait.
         """
         plain, bound = self.plain.at(running), self._bound(running, joining)
@@ -227,7 +245,8 @@ class Admission:
         return max((size for size in larger if plain + (self.alone.at(size) or bound) <= bound), default=tokens)
 
     def holds(self, running: int, each: int, requests: int, waiting: int, most: int, now: float) -> bool:
-        """Whether ``requests`` that wait with so many prompt tokens are left waiting for one more plain step; asked once a step."""
+        """Whether ``requests`` that wait with ``waiting`` prompt tokens are held back for one more plain step; call
+        once a step."""
         if requests == 0:
             return self._let_go()
         plain, joined = self.plain.at(running), self.joined.at(running * each + waiting)

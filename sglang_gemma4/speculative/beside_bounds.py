@@ -1,4 +1,5 @@
-"""The operator's bounds on prompts beside running requests, read from the environment; without SGLang, so that a start can refuse them."""
+"""The operator's limits on mixed batches, read from the environment; without SGLang, so that a start can refuse wrong
+values."""
 
 import os
 from collections.abc import Mapping
@@ -9,10 +10,11 @@ from sglang_gemma4.patching import switches
 
 @dataclass(frozen=True)
 class Gap:
-    """What may pass between two tokens of a running request: so many plain decode steps or so many seconds, whichever is more.
+    """Longest time between two tokens of a running request: ``steps`` plain decode steps or ``seconds``, whichever is
+    longer.
 
-    ``queued``: the seconds of one that runs beside three that wait, say, are four times as many, but at most so many times: what takes the
-    few longer takes the many less. 1: the seconds are for all.
+    ``queued``: where more requests wait than run, ``seconds`` grow with (running + waiting) / running, at most
+    ``queued`` times: delaying the few lets the many start sooner. With 1 they never grow.
     """
 
     steps: float = 2.0
@@ -21,17 +23,19 @@ class Gap:
 
 
 LATENCY = Gap(seconds=0.050, queued=4.0)
-"""50 ms, which few notice, hold a joined step of 2,048 rows of 26B-A4B in 4 bits on an H200, and four times as many a decode step and
-8,192 tokens of prompts alone (``runs/2026-11-29-26b-h200-int4-gaps``, ``runs/2026-11-29-26b-h200-auto``)."""
+"""50 ms, which few people notice, is enough for a mixed batch of 2,048 rows of 26B-A4B in 4 bits on an H200. Four
+times as much is enough for a decode step and 8,192 prompt tokens alone (``runs/2026-11-29-26b-h200-int4-gaps``,
+``runs/2026-11-29-26b-h200-auto``)."""
 BALANCED = Gap(seconds=0.150)
 """The default, by the GPU's clock. 8,192 prompt tokens and a decode step of 26B-A4B in bfloat16 take about that long on an H200. A mixed
 load then had earlier first tokens and shorter pauses than on vLLM (``runs/2026-12-01-26b-h200-gap150``; raw lines are lost)."""
 POLICIES = {"latency": LATENCY, "balanced": BALANCED, "throughput": BALANCED, "": BALANCED}
-"""Of the words in :data:`switches.POLICY_WORDS`. ``throughput`` differs where prompts go in turn (:func:`takes_turns`)."""
+"""Limits by the words in :data:`switches.POLICY_WORDS`. ``throughput`` differs only where prefills alternate
+(:func:`takes_turns`)."""
 
 
 def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
-    """The most prompt tokens that the operator wants beside running requests, or None: measured times decide.
+    """The operator's limit on prompt tokens in a mixed batch, or None: measured times decide.
 
     Raises:
         SwitchError: it is not a positive number.
@@ -45,7 +49,8 @@ def most_tokens(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def gap(environ: Mapping[str, str] = os.environ) -> Gap:
-    """The operator's: a number of plain decode steps, such as 2, a time, such as 50ms, or a word; ``balanced`` is the default.
+    """The operator's limit: a number of plain decode steps, such as 2, a time, such as 50ms, or a word; ``balanced``
+    is the default.
 
     Raises:
         SwitchError: it is neither a number greater than 1 nor a time nor one of the words.
@@ -66,16 +71,17 @@ def gap(environ: Mapping[str, str] = os.environ) -> Gap:
 
 
 def takes_turns(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a decode step goes between two prefills of a model whose prompts go in turn: unless ``throughput`` is asked for.
+    """Whether a decode step runs between two prefills of a model whose prefills alternate: yes unless ``throughput``
+    is asked for.
 
-    E4B's mix on an H200 has pauses of 94 ms at p99 with it and 181 without, for 6,982 and 7,502 tokens/s
-    (``runs/2026-12-01-e4b-h200-turns``).
+    On E4B's mixed load on an H200 it halves the p99 inter-token latency (94 ms vs 181 ms) and costs 7 % of the
+    throughput (``runs/2026-12-01-e4b-h200-turns``).
     """
     return environ.get(switches.BESIDE_GAP, "").strip() != "throughput"
 
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """One message for each bound that is none."""
+    """One message for each limit that is invalid."""
     found = []
     for read in (most_tokens, gap):
         try:

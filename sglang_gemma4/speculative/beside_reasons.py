@@ -1,4 +1,5 @@
-"""Why a prefill does not go beside running requests: what of a server, of prompts that may be next, of two batches speaks against it."""
+"""Reasons why a prefill does not share a forward with running requests: of the server, of the next prompts, of two
+batches."""
 
 import functools
 from typing import Any
@@ -17,15 +18,15 @@ from sglang_gemma4.speculative import beside_bounds
 
 MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
 LOOKED_AT = 64
-"""Waiting requests that are looked at; more than these do not fit into a step."""
+"""Waiting requests that are examined; more do not fit into a step."""
 GRAMMAR = "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
 UNTRIED = "with which no forwards were joined"
 given_up: list[str] = []
-"""Why this process joins no forwards any more, if one failed."""
+"""Why this process runs no more mixed batches, if one failed."""
 
 
 def server_problem(scheduler: Any) -> str | None:
-    """Why no prefill of this server goes beside a decode step, or None."""
+    """Why this server runs no mixed batches, or None."""
     if given_up:
         return given_up[0]
     if scheduler.enable_hicache_storage:  # it may be attached while serving
@@ -34,7 +35,8 @@ def server_problem(scheduler: Any) -> str | None:
 
 
 def next_problem(scheduler: Any) -> str | None:
-    """Why prompts that may be next do not go beside a decode step, as far as that is known before they are chosen; or None."""
+    """Why the prompts that may be next do not run in a mixed batch, as far as that is known before they are chosen;
+    or None."""
     waiting = _waiting(scheduler)
     media = any(req.multimodal_inputs is not None for req in waiting)
     problem = server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
@@ -49,12 +51,13 @@ def _waiting(scheduler: Any) -> list[Any]:
 
 
 def media_waits(scheduler: Any) -> bool:
-    """Whether a prompt that may be next has images, videos or audio: the time of its step is that of no other."""
+    """Whether a prompt that may be next has images, videos or audio: the time of its step is not comparable with
+    others."""
     return any(req.multimodal_inputs is not None for req in _waiting(scheduler))
 
 
 def running_problem(scheduler: Any, running: Any) -> str | None:
-    """Why no prefill goes beside these running requests, whatever its prompts are; or None. Such prompts keep SGLang's chunk size:
+    """Why these running requests share no forward with any prefill, or None. Prompts then keep SGLang's chunk size:
     short chunks that each stop the batch would only delay both."""
     if running.is_empty():
         return None
@@ -74,12 +77,12 @@ def running_problem(scheduler: Any, running: Any) -> str | None:
 
 
 def _delayed(scheduler: Any) -> bool:
-    """Whether a step's tokens are sampled after the next step has begun."""
+    """Whether the next step begins before a step's tokens are sampled."""
     return bool(scheduler.enable_overlap and scheduler.spec_algorithm.is_none())
 
 
 def media_problem(runner: Any) -> str | None:
-    """Why prompts with images, videos or audio do not go beside a decode step, or None."""
+    """Why prompts with images, videos or audio do not run in a mixed batch, or None."""
     backend = getattr(runner.attn_backend, "prefill_backend", runner.attn_backend)
     if isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention) or type(backend).__name__ == "Gemma4CpuAttention":
         return None
@@ -90,14 +93,14 @@ def media_problem(runner: Any) -> str | None:
 
 @functools.cache
 def _fixed_problem(scheduler: Any) -> str | None:
-    """What does not change while a scheduler runs; asked for in each of its iterations."""
+    """The reason that does not change while a scheduler runs; asked for in each of its iterations."""
     runner = scheduler.tp_worker.model_runner
     problem = unasked_problem(runner) or flags_problem() or _loop_problem(scheduler) or speculation_problem(scheduler)
     return problem or runner_problem(runner) or ungraphed_problem(runner)
 
 
 def unasked_problem(runner: Any) -> str | None:
-    """Why prompts do not go beside running requests by themselves, on models, cards and caches on which no gain was measured; or None."""
+    """Why mixed batches are off by default on this model, GPU or cache, where no gain was measured; or None."""
     if uses.asks_beside():
         return None
     if not getattr(runner.model_config.hf_text_config, "enable_moe_block", False):
@@ -115,12 +118,13 @@ def unasked_problem(runner: Any) -> str | None:
 
 @functools.cache
 def idle(scheduler: Any) -> bool:
-    """Whether this server is one of those: it runs as if the patch were not there, and ``uses.joined_steps`` says why."""
+    """Whether this server is one of those: it runs as without the patch, and ``uses.joined_steps`` says why."""
     return unasked_problem(scheduler.tp_worker.model_runner) is not None
 
 
 def ungraphed_problem(runner: Any) -> str | None:
-    """Where nobody asked, forwards are joined in whole graphs only: in pieces they lost (``runs/2026-11-24-26b-beside-vllm``)."""
+    """Where no one asked for mixed batches, they run in whole graphs only: in pieces they lost
+    (``runs/2026-11-24-26b-beside-vllm``)."""
     graphs = joined_graph.graphs_of(runner)
     if uses.asks_beside() or (graphs is not None and whole_graphs.of(graphs) is not None):
         return None
@@ -128,7 +132,7 @@ def ungraphed_problem(runner: Any) -> str | None:
 
 
 def flags_problem() -> str | None:
-    """Why a server with these flags joins no forwards, as far as its flags alone tell; or None."""
+    """Why a server with these flags runs no mixed batches, as far as its flags alone tell; or None."""
     parallel, execution = get_parallel(), get_exec()
     for what, size in (
         ("pipeline", parallel.pp_size), ("attention data", parallel.attn_dp_size), ("context", parallel.attn_cp_size),
@@ -154,21 +158,21 @@ def flags_problem() -> str | None:
 
 
 def tier_problem() -> str | None:
-    """Why a server whose KV also lies elsewhere joins no forwards, by its flags; or None. HiCache's memory on the host is no reason: what
-    it brings back is waited for (:mod:`models.schedule.host_loads`)."""
+    """Why a server that also keeps KV elsewhere runs no mixed batches, by its flags; or None. HiCache's host memory
+    is no reason: loads from it are waited for (:mod:`models.schedule.host_loads`)."""
     tier = other_tier(get_memory())
     return None if tier is None else f"{tier}: a tier of KV {UNTRIED}"
 
 
 def _loop_problem(scheduler: Any) -> str | None:
-    """Why this scheduler's loop joins no forwards, or None."""
+    """Why this scheduler's loop runs no mixed batches, or None."""
     if not scheduler.is_generation or scheduler.dllm_config is not None:
         return "the model does not decode token by token"
     return "PD multiplexing follows one batch's forward" if scheduler.enable_pdmux else None
 
 
 def speculation_problem(scheduler: Any) -> str | None:
-    """Why drafts of this server cannot be verified beside a prefill, or None."""
+    """Why drafts of this server cannot be verified in a mixed batch, or None."""
     from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
 
     from sglang_gemma4.speculative.worker_v1 import FrozenKVMTPWorkerV1

@@ -1,9 +1,10 @@
-"""A prefill and a decode or verify step of the running requests in one iteration of the scheduler, with one forward of the target.
+"""Mixed batches: a prefill and a decode or verify step of the running requests, with one forward of the target.
 
-SGLang's scheduler runs either a prefill or the running batch. Here it does both, one after the other, each with SGLang's own code from the
-slots of its tokens to the result's bookkeeping, and only the forward of the target is shared: the running batch comes first, and where it
-runs the target the rows of the prefill go through with it (:mod:`models.schedule.joined_forward`); where the prefill would run the target
-afterwards, it gets the output that was kept for it.
+SGLang's scheduler runs either a prefill or the running batch. Here it runs both in one iteration, one after the
+other. Each uses SGLang's own code, from the slots of its tokens to the result's bookkeeping; only the target's
+forward is shared. The running batch comes first, and the rows of the prefill go through the target with it
+(:mod:`models.schedule.joined_forward`). When the prefill would run the target, it gets the output that was kept for
+it.
 """
 
 import logging
@@ -25,7 +26,7 @@ Run = Callable[..., Any]
 
 
 class Pair:
-    """The forward that two batches share while the scheduler runs first the one, then the other.
+    """The forward that two batches share while the scheduler runs the running batch, then the prefill.
 
     Args:
         prefill: a ``ScheduleBatch`` that is prepared for a prefill and was not run.
@@ -42,7 +43,8 @@ class Pair:
         self._written: torch.Tensor | None = None
 
     def written(self, slots: torch.Tensor) -> torch.Tensor:
-        """The virtual slots that the joined forward writes; ``slots`` are those of the batch that was run, the running one first."""
+        """The virtual slots that the mixed batch writes; ``slots`` are those of the batch that was run, the running
+        one first."""
         if self._written is None:
             self._written = torch.cat([slots, self.prefill.out_cache_loc])
         return self._written
@@ -50,8 +52,8 @@ class Pair:
     def forward(self, original: Run, runner: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Around ``ModelRunner.forward``, for the running batch and then for the prefill.
 
-        Where the joined forward raises, each batch gets a forward of its own, which writes its slots of the KV pool again, and no batches
-        of this process are joined any more.
+        If the shared forward raises, each batch gets its own forward, which writes its slots of the KV pool again.
+        This process then runs no more mixed batches.
         """
         mode = forward_batch.forward_mode
         if mode == ForwardMode.EXTEND and self.kept is not None:
@@ -85,14 +87,15 @@ class Pair:
 
 _open: list[Pair] = []
 counts = {"steps": 0, "prompt tokens": 0, "running requests": 0}
-"""What was run together in this process; read by tests."""
+"""What ran in mixed batches of this process; read by tests."""
 
 
 def give_up(error: Exception, several_ranks: bool) -> None:
-    """After a joined forward that raised: say it, and join no more.
+    """After a shared forward that raised: log it, and run no more mixed batches.
 
     Raises:
-        Exception: ``error`` itself where several ranks share a forward: the others may not have failed, and would wait for this one.
+        Exception: ``error`` itself where several ranks share a forward: the others may not have failed, and would
+            wait for this one.
     """
     logger.error("sglang-gemma4: a prefill beside running requests failed", exc_info=error)
     if several_ranks:
@@ -124,7 +127,7 @@ def capture_whole(graphs: Any) -> None:
 
 
 def open_pair(runner: Any) -> Pair | None:
-    """The pair that this model runner's next forward belongs to, if it is the target's and there is one."""
+    """The pair that this model runner's next forward belongs to, or None; only the target's runner has one."""
     return _open[-1] if _open and not runner.is_draft_worker else None
 
 
@@ -137,9 +140,10 @@ def one_forward(original: Run, runner: Any, forward_batch: Any, *args: Any, **kw
 
 
 def in_flight(original: Callable[..., None], allocator: Any, forward_done: Any, slots: torch.Tensor | None) -> None:
-    """Around a unified pool's ``set_inflight_forward``: no page is moved while a forward writes it, and a pair's writes for both batches.
+    """Around a unified pool's ``set_inflight_forward``: protect the pages that a forward writes from being moved, for
+    both batches of a pair.
 
-    SGLang tells it once for each batch, of which only the last one counts.
+    SGLang calls it once for each batch, and only the last call counts.
     """
     if _open and slots is not None:
         slots = _open[-1].written(slots)
@@ -152,7 +156,8 @@ def no_graph(original: Callable[..., bool], graphs: Any, forward_batch: Any) -> 
 
 
 def next_batches(original: Run, scheduler: Any, running_batch: Any, last_batch: Any) -> Any:
-    """Around ``get_next_batch_to_run``: the running batch is made ready beside a prefill, which is no longer than the operator wants."""
+    """Around ``get_next_batch_to_run``: limit the prefill to what the operator wants, and prepare the running batch
+    to share its forward."""
     if beside_reasons.idle(scheduler):
         return original(scheduler, running_batch=running_batch, last_batch=last_batch)
     with prompt_chunks.bounded(scheduler, running_batch, last_batch):
@@ -161,7 +166,8 @@ def next_batches(original: Run, scheduler: Any, running_batch: Any, last_batch: 
 
 
 def choose(scheduler: Any, plan: Any) -> Any:
-    """``plan``, what SGLang would run next, with the running batch made ready beside its prefill where they can go together."""
+    """If the planned prefill can share a forward with the running batch, prepare that batch and attach it; returns
+    ``plan``."""
     prefill, running = plan.batch_to_run, plan.running_batch
     if prefill is None and prompt_chunks.times(scheduler):
         prompt_chunks.admission().pause()
@@ -179,7 +185,8 @@ def choose(scheduler: Any, plan: Any) -> Any:
 
 
 def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``Scheduler.run_batch``: both batches, if one was made ready beside this one. The result carries the other's."""
+    """Around ``Scheduler.run_batch``: run both batches if a running batch is attached to this one. The result carries
+    the other result."""
     running = vars(batch).pop("beside", None)
     tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
     # The time of such a step is that of its images, or of a copy from the host.
@@ -240,7 +247,8 @@ def process(original: Callable[..., None], scheduler: Any, batch: Any, result: A
 
 
 def advance_grammar(_result: None, scheduler: Any) -> None:
-    """After ``_advance_pending_grammar``, which knows one batch of a queued step: verify reads grammars that the running batch advanced."""
+    """After ``_advance_pending_grammar``, which knows one batch of a queued step: advance the running batch's
+    grammars too, because verify reads them."""
     for batch, result in scheduler.result_queue:
         for ran, of_ran in results(batch, result)[:-1]:
             scheduler.batch_result_processor.advance_grammar_fsm(of_ran, ran)

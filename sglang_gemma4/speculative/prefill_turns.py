@@ -1,7 +1,8 @@
-"""A decode step between two prefills, where prompts do not go through the model with the running requests.
+"""A decode step between two prefills, on servers without mixed batches.
 
-SGLang prefills for as long as prompts wait, and running requests wait for all of them. It has a flag against that, which it sets by itself
-for other models (``--prefill-decode-interval``); here it is set for Gemma 4.
+SGLang prefills for as long as prompts wait, and running requests wait for all of them. Its flag
+``--prefill-decode-interval`` prevents that, and SGLang sets it by itself for other models. Here it is set for Gemma
+4.
 """
 
 from typing import Any
@@ -11,11 +12,11 @@ from sglang_gemma4.speculative import beside_bounds
 
 NAME = "prefill_turns"
 STEPS = 1
-"""Decode steps after a prefill. More were not compared."""
+"""Decode steps after a prefill. Larger numbers were not compared."""
 
 
 def set_interval(server_args: Any) -> None:
-    """Before ``default_unset_prefill_decode_interval``, which sets 0 where nobody has set anything."""
+    """Before ``default_unset_prefill_decode_interval``, which sets 0 where no one has set anything."""
     from sglang.srt.arg_groups.model_override_base import model_config_of, resolving_view
     from sglang.srt.arg_groups.overrides import declare_resolution
 
@@ -30,7 +31,7 @@ def set_interval(server_args: Any) -> None:
 
 
 def reason(given: Any) -> str | None:
-    """Why SGLang's order stays, by the arguments so far (``resolving_view``); or None."""
+    """Why SGLang's order stays in force, by the arguments resolved so far (``resolving_view``); or None."""
     if given.prefill_decode_interval is not None:
         return f"--prefill-decode-interval {given.prefill_decode_interval} was given"
     if given.enable_mixed_chunk:

@@ -1,6 +1,7 @@
 """SGLang's prefill chunks while requests run: their size, and whether a few waiting tokens are prefilled yet.
 
-:mod:`speculative.admission` decides by measured times; here are the operator's bounds, and what a scheduler is asked and told.
+:mod:`speculative.admission` decides from measured times. This module holds the operator's limits, and reads from and
+writes to the scheduler.
 """
 
 import functools
@@ -23,7 +24,7 @@ from sglang_gemma4.speculative.beside_bounds import BALANCED, LATENCY, Gap, gap,
 logger = logging.getLogger(__name__)
 NAME = "prefill_beside"
 TOLD_EVERY = 128
-"""Mixed batches between two lines of the log that say what was measured."""
+"""Mixed batches between two log lines with the measured times."""
 
 
 @dataclass
@@ -46,7 +47,7 @@ _here = _Process()
 
 @functools.cache
 def admission() -> Admission:
-    """That of this process's scheduler."""
+    """The :class:`Admission` of this process's scheduler."""
     bound = gap()
     if not step_clock.by_card():
         if bound in (BALANCED, LATENCY):  # seconds as the host reads them were measured to slow long prompts
@@ -58,21 +59,22 @@ def admission() -> Admission:
 
 
 def measured() -> bool:
-    """Whether chunks go by measured times: the operator named no number."""
+    """Whether measured times decide the chunk size: the operator gave no number of tokens."""
     return most_tokens() is None
 
 
 def times(scheduler: Any) -> bool:
-    """Whether steps of this server are timed: prompts may go beside its running requests, and no number was named."""
+    """Whether steps of this server are timed: it may run mixed batches, and the operator gave no number of tokens."""
     return not beside_reasons.idle(scheduler) and beside_reasons.server_problem(scheduler) is None and measured()
 
 
 @contextmanager
 def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
-    """While requests run, SGLang's chunk size is bounded, so that no step is much longer than a plain decode step.
+    """Context in which SGLang's chunk size is limited while requests run, so that no step is much longer than a plain
+    decode step.
 
-    Several short prompts fill a chunk together. An idle server prefills at once, with the chunk size that it was started with, and so does
-    one whose prompts cannot go beside: to run short chunks in turn with decode steps would only delay both.
+    Several short prompts fill a chunk together. An idle server keeps the chunk size that it was started with. So does
+    one that cannot run mixed batches: alternating short chunks with decode steps would only delay both.
     """
     size, _here.next = scheduler.chunked_prefill_size, Way.BESIDE
     if (
@@ -97,7 +99,7 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
 
 
 def _waits(scheduler: Any) -> bool:
-    """Whether a prompt may be chosen next; most iterations only decode, and are not to pay for the choice."""
+    """Whether a prompt may be chosen next. Most iterations only decode and should not pay for the choice."""
     return scheduler.chunked_req is not None or bool(scheduler.waiting_queue) or scheduler.grammar_manager.has_waiting_grammars()
 
 
@@ -117,10 +119,11 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
 
 
 def joins(loads: bool = False) -> bool:
-    """Whether the prefill that was chosen goes beside the running requests, by measured times where they count; if not, they are next.
+    """Whether the chosen prefill shares a forward with the running requests, by measured times where they count; if
+    not, they run next.
 
     Args:
-        loads: it waits for keys from the host, so it is not timed, and a trial with it would not end.
+        loads: it waits for keys from the host. It is then not timed, and a trial with it would not end.
     """
     if loads and _here.next is Way.TRIED_IN_TURN:
         _here.next = Way.BESIDE
@@ -129,27 +132,31 @@ def joins(loads: bool = False) -> bool:
 
 
 def _unpadded(scheduler: Any) -> Sequence[int]:
-    """Rows of a joined step that are not padded; all are, where there are no graphs."""
+    """Row counts of a mixed batch that are not padded; empty where there are no graphs, since no row count is padded
+    then."""
     graphs = joined_graph.graphs_of(scheduler.tp_worker.model_runner)
     return () if graphs is None else graphs.capture_num_tokens
 
 
 def busy(running: Any, last: Any) -> bool:
-    """Whether requests are decoded: those of the running batch, and those whose prefill has just ended."""
+    """Whether requests are decoded next: those of the running batch, and those whose prefill has just ended."""
     return decoded(running, last) > 0
 
 
 def decoded(running: Any, last: Any) -> int:
-    """Requests that are decoded next, some of which may end before; those that one token ends are none, and nor are scores."""
+    """Upper bound on requests in the next decode step; excludes requests that finish with their next token and
+    scoring requests."""
     prefilled = last is not None and last.forward_mode in (ForwardMode.EXTEND, ForwardMode.MIXED) and not last.is_prefill_only
     joining = [req for req in last.reqs if req is not last.chunked_req] if prefilled else []
     return sum(not (req.finished() or req.next_output_finishes_by_length()) for req in (*running.reqs, *joining))
 
 
 def gather(original: Callable[..., bool], scheduler: Any, running: Any) -> bool:
-    """Around ``_should_defer_prefill``: a plain step goes first too where few tokens wait and a joined step costs more than they lose.
+    """Around ``_should_defer_prefill``: run a plain step first where few tokens wait and a mixed batch costs more
+    than they lose.
 
-    And after a prefill in turn: SGLang would prefill for as long as prompts wait, and running requests would wait for all of them.
+    A plain step also follows an alternating prefill: SGLang would prefill for as long as prompts wait, and running
+    requests would wait for all of them.
     """
     owed, _here.owed = _here.owed, False
     return original(scheduler, running) or _gathers(scheduler, running, owed)
@@ -173,7 +180,7 @@ def _gathers(scheduler: Any, running: Any, owed: bool) -> bool:
 
 
 def arrived(result: Any) -> None:
-    """The result of a step was processed: its time counts, if it was one step after another."""
+    """Record the time of a step whose result was processed, if it followed another step."""
     shape = getattr(result, "prompt_tokens_beside", None)
     if shape is None:
         admission().pause()
@@ -192,14 +199,14 @@ def rows_each(scheduler: Any) -> int:
 
 
 def _joining(scheduler: Any, running: int) -> int:
-    """Requests that wait and may join ``running`` ones: no more than places are free."""
+    """Waiting requests that may join ``running`` ones: at most as many as there are free places."""
     taken = running + (scheduler.chunked_req is not None)
     return max(min(len(scheduler.waiting_queue), int(scheduler.max_running_requests) - taken), 0)
 
 
 def _waiting_tokens(scheduler: Any, joining: int) -> int:
-    """Prompt tokens of the first ``joining`` requests that wait and of the one that was begun, cached prefixes of those included that were
-    not looked at."""
+    """Upper bound of prompt tokens left to prefill: the chunked request's rest plus the first ``joining`` queued
+    ones. Prefix hits are not subtracted."""
     cut = scheduler.chunked_req
     rest = 0 if cut is None else len(cut.origin_input_ids) - cut.prefix_len
     return rest + sum(len(req.origin_input_ids) for req in scheduler.waiting_queue[: min(joining, beside_reasons.LOOKED_AT)])

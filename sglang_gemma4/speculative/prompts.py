@@ -24,7 +24,7 @@ def capture(original: Callable[[Any], None], graphs: Any) -> None:
 
 
 def be_the_last(_result: Any, adder: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``PrefillAdder.add_one_req``: behind a prompt that was cut nothing is left of the chunk's budget."""
+    """After ``PrefillAdder.add_one_req``: once a prompt was cut, the chunk has no budget left."""
     if adder.new_chunked_req is not None and adder.rem_chunk_tokens is not None:
         adder.rem_chunk_tokens = 0
 
@@ -33,7 +33,8 @@ NAME = "yoco_graph"
 
 
 def capture_short_part(runner: Any) -> None:
-    """Graphs of the layers that share KV, behind a capture in which :mod:`models.fast_prefill_graph` saw a batch."""
+    """Capture graphs of the layers that share KV, after a capture in which :mod:`models.fast_prefill_graph` saw a
+    batch."""
     if type(runner.layer_model).__name__ != "Gemma4TextModel":
         return
     from time import perf_counter

@@ -1,4 +1,4 @@
-"""Measured times of steps by their size, of which most are longer than they need be.
+"""Estimate step times by size from measured times, most of which are longer than necessary.
 
 Pure Python: sizes and seconds in, estimates out.
 """
@@ -8,24 +8,26 @@ from itertools import pairwise
 from statistics import median
 
 STEEP = 1.25
-"""A joined step takes at most this many times its share of rows longer than a smaller one: reading weights is shared by all rows. A size
-that seems to take longer waited for a compiler: on an H100 1,024 rows had seemed to take 131 ms beside 26 for 512, and chunks
-were of 512 rows until the size was old (``runs/2026-11-25-26b-h100-reserve``)."""
+"""A step takes at most this many times its share of rows longer than a smaller one, because reading weights is shared
+by all rows. A larger time is assumed to include a compiler: on an H100 1,024 rows had seemed to take 131 ms, five
+times as long as 512 (``runs/2026-11-25-26b-h100-reserve``)."""
 SURE, DOUBTED = 9, 48
-"""A size that is too steep is tried until it has so many times, then again after so many steps."""
+"""A size that is too steep is tried until it has SURE times, then again after DOUBTED steps."""
 SAMPLES, ENOUGH = 9, 3
-"""Times whose lower third is used, and from how many on: the first ones wait for a compiler; a result that is read late makes its own step
-longer and the next one shorter, so the least time is not taken either."""
+"""Times kept for a size, whose lower third is used, and how many are needed. The first ones wait for a compiler. The
+minimum is not used, because a result that is read late makes its own step longer and the next one shorter."""
 OLD = 2000
-"""Steps after which a size that no step had is timed anew: contexts have grown, or what was timed was disturbed."""
+"""Steps after which an unused size is timed again: contexts have grown, or the old times were disturbed."""
 
 
 class Times:
-    """Times by size, where sizes between two of :func:`admission.ladder` are taken together; between them linear."""
+    """Times by size: sizes between two of :func:`admission.ladder` share a bucket; between buckets times are linear."""
 
     def __init__(self, octave: int = 2, growth: float = 1.0, old: int = OLD) -> None:
-        """``octave``: sizes of an octave that are kept apart, 1 or 2. Above what was measured times grow with the size to ``growth``.
-        After ``old`` steps without a size it is not known any more."""
+        """Args:
+        octave: buckets per octave of sizes, 1 or 2.
+        growth: exponent with which times grow above the largest measured size.
+        old: steps without a size after which its times expire."""
         self._old = old
         self._found: dict[int, deque[tuple[int, float]]] = {}
         self._last: dict[int, int] = {}
@@ -33,12 +35,12 @@ class Times:
         self._points: list[tuple[float, float]] = []
 
     def _key(self, size: int) -> int:
-        """Sizes above one step of the ladder, up to the next, share a key."""
+        """Bucket of a size: sizes above one step of the ladder, up to the next, share it."""
         octave = max(size - 1, 0).bit_length()
         return self._octave * octave + (self._octave == 2 and size > 3 << octave >> 2)
 
     def add(self, size: int, seconds: float, step: int = 0) -> None:
-        """Record the time of the ``step``-th step; it takes the place of what is old."""
+        """Record the time of the ``step``-th step; expired times of its bucket are dropped."""
         key = self._key(size)
         if step - self._last.get(key, step) >= self._old:
             del self._found[key]
@@ -47,12 +49,13 @@ class Times:
         self._points = []
 
     def known(self, size: int, step: int = 0) -> bool:
-        """Whether enough steps of about this size were timed, not too long before the ``step``-th."""
+        """Whether enough steps of about this size were timed, the last less than ``old`` steps before the
+        ``step``-th."""
         key = self._key(size)
         return len(self._found.get(key, ())) >= ENOUGH and step - self._last[key] < self._old
 
     def doubtful(self, size: int, step: int) -> bool:
-        """Whether a known size seems to take longer than its rows can explain, and is to be timed again."""
+        """Whether a known size seems to take longer than its rows can explain, and should be timed again."""
         key, own = self._key(size), self.at(size)
         smaller = [point for point in self.points() if self._key(int(point[0])) < key]
         if own is None or not smaller or len(self._found.get(key, ())) < ENOUGH:
@@ -62,12 +65,13 @@ class Times:
         return steep and (len(self._found[key]) < SURE or step - self._last[key] >= DOUBTED)
 
     def below(self, size: int) -> float | None:
-        """The time of the largest known size that is smaller, which is the least that ``size`` may take; None where there is none."""
+        """Time of the largest known smaller size, a lower bound for ``size``; None if there is none."""
         smaller = [seconds for own, seconds in self.points() if self._key(int(own)) < self._key(size)]
         return smaller[-1] if smaller else None
 
     def points(self) -> list[tuple[float, float]]:
-        """Sizes and times in order; a smaller size never has a longer time: what disturbs a step makes it longer, never shorter."""
+        """Sizes and times in ascending order. A smaller size never has a longer time: disturbances only lengthen a
+        step."""
         found = self._points
         if found:
             return found
@@ -79,7 +83,8 @@ class Times:
         return found
 
     def at(self, size: float) -> float | None:
-        """The time of a size, None where nothing is known; that of the least measured size below it."""
+        """Estimated time of a size, None if nothing is known. Below the smallest measured size it is the time of that
+        size."""
         points = self.points()
         if not points:
             return None
