@@ -17,8 +17,8 @@ class DecodeAttention:
 
     Args:
         stock: SGLang's ``decode_attention_fwd``.
-        part_keys: keys of the parts that a request is cut into by its length alone, so that its output does not depend on the batch; None:
-            by the batch.
+        part_keys: keys of the parts that a request is split into by its length alone, so that its output does not
+            depend on the batch; None: the batch decides.
     """
 
     def __init__(self, stock: Callable[..., None], part_keys: int | None = None) -> None:

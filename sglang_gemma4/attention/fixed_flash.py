@@ -1,8 +1,9 @@
-"""FlashAttention-4 of prompts inside a CUDA graph: keys in order at fixed addresses, wherever a replay's prompts begin and end.
+"""FlashAttention-4 of prompts inside a CUDA graph: keys in order at fixed addresses, wherever a replay's prompts
+begin and end.
 
-What its interface does on the host follows from shapes alone: the grid from the rows of ``q`` and the number of requests; which kernel is
-compiled depends on neither. Where requests begin and end is read on the device, those without rows get no program, and rows behind the
-last request are not written. It keeps no counters from call to call.
+What its interface does on the host follows from shapes alone. The grid follows from the rows of ``q`` and the number
+of requests; which kernel is compiled depends on neither. The device reads where requests begin and end. Requests
+without rows get no program, and rows after the last request are not written. It keeps no counters from call to call.
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,15 @@ NAME = IN_GRAPHS
 
 
 class FixedFlash:
-    """Computes the full layers' attention of prompts in graphs of ``least`` rows and more; all graphs and layers share the buffers.
+    """Computes the full layers' attention of prompts in graphs of ``least`` rows and more; all graphs and layers
+    share the buffers.
 
     Args:
-        flash: the prefill's, with its choice of layers and sizes.
-        kind: of the full layers, one of those that ``flash`` takes.
-        rows: of the largest graph.
-        prompts: requests of a forward, at most.
-        prefix_keys: cached keys of theirs, at most.
+        flash: the prefill's FlashAttention-4, with its choice of layers and sizes.
+        kind: shape of the full layers, one of those that ``flash`` takes.
+        rows: rows of the largest graph.
+        prompts: most requests of a forward.
+        prefix_keys: most cached keys of these requests together.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class FixedFlash:
         self.flash, self.kind, self.least, self.prefix_keys = flash, kind, flash.least[kind], prefix_keys
         self.keys, self.values = (torch.zeros(rows + prefix_keys, kind.kv_heads, kind.dim, dtype=dtype, device=device) for _ in range(2))
         self.starts = torch.zeros(prompts + 1, dtype=torch.int32, device=device)
-        """Where each prompt's keys begin in the buffers; as many rows of them as of running requests come first, and hold nothing."""
+        """Where each prompt's keys begin in the buffers. As many rows as there are running requests come first, and
+        hold nothing."""
 
     def fill(self, starts: torch.Tensor, offsets: torch.Tensor) -> None:
-        """For the next replay: ``[prompts + 1]`` int32 each, where the prompts' rows begin in the forward, and their cached keys' slots."""
+        """Set up the next replay: ``[prompts + 1]`` int32 each, where the prompts' rows begin in the forward, and
+        their cached keys' slots."""
         torch.add(starts, offsets, out=self.starts)
 
     def __call__(
@@ -55,8 +59,8 @@ class FixedFlash:
         out: torch.Tensor,
         **levels: torch.Tensor | None,
     ) -> None:
-        """Write the prompts' rows of ``out``; the arguments are those of ``kernels.prefill_attention``; ``levels``: :func:`key_rows`' of a
-        quantised cache.
+        """Write the prompts' rows of ``out``; the arguments are those of ``kernels.prefill_attention``. ``levels``:
+        for a quantised cache, the arguments of :func:`key_rows` for it.
         """
         room = q.shape[0] + self.prefix_keys  # a smaller graph looks through fewer rows
         keys, values = self.keys[:room], self.values[:room]
@@ -79,9 +83,9 @@ def reason_against(flash: FlashPrefill | None, kinds: Sequence[Kind], rows: int,
     """Why our kernel computes the prompts' full layers in all graphs, or None.
 
     Args:
-        flash: that of the server's prefills, None if they have none.
-        kinds: of the full layers, each once.
-        rows: of the largest graph.
+        flash: FlashAttention-4 of the server's prefills, None if they have none.
+        kinds: shapes of the full layers, each once.
+        rows: rows of the largest graph.
     """
     if flash is None:
         return "FlashAttention-4 takes no prefill here (flash_prefill)"
@@ -99,12 +103,12 @@ def reason_against(flash: FlashPrefill | None, kinds: Sequence[Kind], rows: int,
 
 
 def buffer_bytes(kind: Kind, rows: int, prefix_keys: int, dtype: torch.dtype) -> int:
-    """What :class:`FixedFlash` holds."""
+    """Bytes of the buffers that :class:`FixedFlash` holds."""
     return int(2 * (rows + prefix_keys) * kind.kv_heads * kind.dim * dtype.itemsize)
 
 
 def flash_of(backend: Any) -> FlashPrefill | None:
-    """FlashAttention-4 as a triton backend's prefills use it, beneath what masks images; or None."""
+    """FlashAttention-4 as a triton backend's prefills use it, also if wrapped by the masking of images; or None."""
     kernel = getattr(backend, "extend_attention_fwd", None)
     found: FlashPrefill | None = getattr(getattr(kernel, "inner", kernel), "flash", None)
     return found

@@ -1,10 +1,10 @@
-"""Attention of prompts beside running requests inside a CUDA graph: by tensors at fixed addresses, which each replay fills.
+"""Attention of mixed batches inside a CUDA graph: by tensors at fixed addresses, which each replay fills.
 
-A graph is captured for a number of rows. How many of them are of running requests, how many prompts there are and how long, is on the
-device: offsets of requests that are not there repeat the last one, and a list says which tile of which prompt a program computes. The rows
-of running requests come first. Their kernel writes all rows that it has room for; what it writes into rows of prompts is written again by
-the prompts' kernel, which runs after it. In the full layers of large graphs that is FlashAttention-4, where it was chosen
-(:mod:`attention.fixed_flash`).
+A graph is captured for a number of rows. The device holds how many of them belong to running requests, how many
+prompts there are and how long these are. Offsets of absent requests repeat the last one, and a list says which tile
+of which prompt a program computes. The rows of running requests come first. Their kernel writes all rows of its
+capacity; the prompts' kernel, which runs after it, writes the rows of prompts again. In the full layers of large
+graphs that kernel is FlashAttention-4, where it was chosen (:mod:`attention.fixed_flash`).
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,14 @@ from sglang_gemma4.kernels.card import card
 
 @dataclass(frozen=True)
 class Room:
-    """What a replay may have at most.
+    """Capacity of a replay.
 
     Args:
-        running: requests that are decoded, of ``each`` rows; ``prompts``: those that are prefilled.
-        keys: cached keys of all running requests together, ``prefix_keys`` of all prompts.
-        window: keys of a sliding layer that a request sees at most.
-        verify: the running rows' own keys are not in the pool yet (a verify step); else they are (a decode step).
+        running: most requests that are decoded, of ``each`` rows; ``prompts``: most that are prefilled.
+        keys: most cached keys of all running requests together; ``prefix_keys``: of all prompts.
+        window: most keys of a sliding layer that a request sees.
+        verify: whether the running rows' own keys are not in the pool yet (a verify step); else they are (a decode
+            step).
     """
 
     running: int
@@ -50,7 +51,8 @@ class Room:
 
 
 class Keys:
-    """Slots of the keys of one kind of rows, ``[requests + 1]`` offsets into ``[keys]`` slots, for full and for sliding layers."""
+    """Slots of the keys of the prompts or of the running requests: ``[requests + 1]`` offsets into ``[keys]`` slots,
+    for full and for sliding layers."""
 
     def __init__(self, requests: int, keys: int, window_keys: int, device: torch.device) -> None:
         def pair(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,13 +61,13 @@ class Keys:
         self.full, self.sliding = pair(keys), pair(window_keys)
 
     def fits(self, requests: int, metadata: Any) -> bool:
-        """Whether a backend's metadata of so many requests has room here."""
+        """Whether a backend's metadata of ``requests`` requests fits here."""
         slots = (metadata.kv_indices, metadata.window_kv_indices)
         room = (self.full[1], self.sliding[1])
         return requests < self.full[0].numel() and all(own.numel() <= most.numel() for own, most in zip(slots, room, strict=True))
 
     def fill(self, requests: int, metadata: Any) -> None:
-        """Take over a backend's metadata of so many requests; those behind them have no keys."""
+        """Copy a backend's metadata of ``requests`` requests; requests after them get no keys."""
         for (offsets, slots), own_offsets, own_slots in (
             (self.full, metadata.kv_indptr, metadata.kv_indices),
             (self.sliding, metadata.window_kv_indptr, metadata.window_kv_indices),
@@ -80,9 +82,9 @@ class FixedKinds(TwoKinds):
 
     Args:
         backend: triton's attention backend, whose pool is read and written.
-        layers: the model's ``RadixAttention``; those with a window all have the same.
-        rows: of the largest graph.
-        dtype: of the forward.
+        layers: the model's ``RadixAttention``; all that have a window have the same one.
+        rows: rows of the largest graph.
+        dtype: dtype of the forward.
     """
 
     def __init__(self, backend: Any, layers: Sequence[Any], rows: int, room: Room, batch: Any, dtype: torch.dtype) -> None:
@@ -90,11 +92,11 @@ class FixedKinds(TwoKinds):
         device, self.dtype = torch.device(backend.device), dtype
         self.backend, self.room = backend, room
         self.levels = isinstance(backend, ReadsLevels)
-        """Whether the KV cache is quantised: then a step's own keys are read from it too."""
+        """Whether the KV cache is quantised. A step's own keys are then read from it too."""
         self.running = Keys(room.running, room.keys, room.running * room.window, device)
         self.prompts = Keys(room.prompts, room.prefix_keys, room.prompts * room.window, device)
         self.slots = torch.zeros(rows, dtype=torch.int64, device=device)
-        """Where keys go in the buffers of sliding layers; the pool's padding slot for rows that are not there."""
+        """Where keys go in the buffers of sliding layers; rows without a request go to the pool's padding slot."""
         self.tokens = {_sliding(layer): self._tokens(layer) for layer in layers}
         programs = {sliding: -(-rows // tokens) + room.prompts for sliding, tokens in self.tokens.items()}
         self._host = torch.zeros(room.prompts + 1 + 2 * sum(programs.values()), dtype=torch.int32, device=device)
@@ -103,12 +105,12 @@ class FixedKinds(TwoKinds):
         for tiles in self.tiles.values():
             tiles[:, 1] = -1  # a capture computes no prompt
         self.size = rows
-        """Rows of the graph that is captured."""
+        """Rows of the graph that is being captured."""
         # Rows that no request has go on through the layers: what they hold must be numbers: zeros, or outputs of an earlier layer.
         self._out = torch.zeros(rows * max(layer.tp_q_head_num * layer.v_head_dim for layer in layers), dtype=dtype, device=device)
         self._full = sorted({_kind(layer) for layer in layers if not _sliding(layer)})
         self.flash: FixedFlash | None = None
-        """Computes the prompts' full layers in graphs of enough rows."""
+        """Computes the prompts' full layers in graphs with enough rows."""
 
     def take(self, flash: FlashPrefill | None) -> str | None:
         """Have FlashAttention-4 compute the prompts' full layers in graphs captured from now on, or say why not."""
@@ -119,7 +121,8 @@ class FixedKinds(TwoKinds):
         return reason
 
     def flashes(self, size: int) -> FixedFlash | None:
-        """What computes the prompts' full layers in the graph of ``size`` rows, if it is not our kernel."""
+        """FlashAttention-4 for the prompts' full layers in the graph of ``size`` rows; None if our kernel computes
+        them."""
         return self.flash if self.flash is not None and size >= self.flash.least else None
 
     def reason_against(self, layer: Any, dtype: torch.dtype) -> str | None:
@@ -140,7 +143,7 @@ class FixedKinds(TwoKinds):
         return reason or prefill_reason(q, *own, cache.k, cache.v, out, **beside)
 
     def fits(self, prompts: Part, running: Part, size: int) -> str | None:
-        """Why a replay of the graph of ``size`` rows has no room for these parts, whose metadata are prepared; or None."""
+        """Why these parts, whose metadata are prepared, do not fit a replay of the graph of ``size`` rows; or None."""
         room = self.room
         if running.rows != running.batch.batch_size * room.each:
             return f"running requests of {running.rows // running.batch.batch_size} rows, not the {room.each} that were captured"
@@ -154,7 +157,7 @@ class FixedKinds(TwoKinds):
         return None
 
     def fill(self, prompts: Part, running: Part) -> None:
-        """For the next replay; the parts fit (:meth:`fits`)."""
+        """Set up the next replay; the parts fit (:meth:`fits`)."""
         self.running.fill(running.batch.batch_size, running.backend.forward_metadata)
         self.prompts.fill(prompts.batch.batch_size, prompts.backend.forward_metadata)
         self._host.copy_(async_h2d(self._numbers(prompts.batch, running.rows), dtype=torch.int32, device=self._host.device))
@@ -167,7 +170,7 @@ class FixedKinds(TwoKinds):
             self.slots[running.rows + prompts.rows :].zero_()
 
     def _numbers(self, prompts: Any, before: int) -> list[int]:
-        """Where each prompt's rows begin, and the tiles of sliding and full layers."""
+        """Where each prompt's rows begin, followed by the tiles of sliding and of full layers."""
         starts = [before]
         for length in prompts.extend_seq_lens_cpu:
             starts.append(starts[-1] + length)
@@ -180,7 +183,7 @@ class FixedKinds(TwoKinds):
 
     @property
     def sliding_slots(self) -> torch.Tensor | None:  # type: ignore[override]
-        """Of the rows of the graph that is captured."""
+        """Slots of sliding layers for the rows of the graph that is being captured."""
         return self.slots[: self.size]
 
     def forward(
@@ -236,7 +239,7 @@ class FixedKinds(TwoKinds):
 
 
 def _kind(layer: Any) -> Kind:
-    """Of a layer without a window."""
+    """The FlashAttention-4 shape of a layer without a window."""
     return Kind(layer.tp_q_head_num, layer.tp_k_head_num, layer.qk_head_dim, -1)
 
 

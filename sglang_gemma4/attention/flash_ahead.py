@@ -25,15 +25,15 @@ from sglang_gemma4.start.files_ahead import FilesAhead
 KIND = "flash-kernels"
 LONGEST_WAIT = 30.0
 ARCHITECTURE, TARGET = "sm_90", "sm_90a"
-"""As SGLang names its cache of a Hopper, and what the kernels are compiled for: Hopper's own instructions need the letter."""
+"""SGLang's name for a Hopper's cache, and the compiler's target: Hopper's own instructions need the letter."""
 
 
 class FlashAhead(FilesAhead):
     """The compiling process of one start.
 
     Args:
-        card: its name.
-        kinds: of the model's attention layers, each once.
+        card: the GPU's name.
+        kinds: shapes of the model's attention layers, each once.
         dtype: the model's.
     """
 
@@ -44,9 +44,11 @@ class FlashAhead(FilesAhead):
         super().__init__(("FlashAttention-4", "was"), KIND, card, key)
 
     def begin(self) -> bool:
-        """Start compiling, unless what an earlier start compiled is still there; whether a process was started.
+        """Start compiling, unless the kernels of an earlier start are still there. Returns whether a process was
+        started.
 
-        Where the operator names an architecture for the compiler himself, or keeps none of its kernels on disk, there is nothing to do.
+        It is not started either if the operator names an architecture for the compiler, or keeps none of its kernels
+        on disk.
 
         Raises:
             OSError: the process cannot be started.
@@ -58,12 +60,12 @@ class FlashAhead(FilesAhead):
         return True
 
     def wait(self, seconds: float = LONGEST_WAIT) -> str | None:
-        """As of any files; the capture after it needs the kernels."""
+        """Wait until the kernels are compiled; the capture after it needs them."""
         return super().wait(seconds)
 
 
 def compile_kind(kind: Kind, dtype: torch.dtype) -> list[str]:
-    """Compile for one kind in this process; the files of all kernels that it needs."""
+    """Compile for one shape in this process; returns the files of all kernels that it needs."""
     from sglang.kernels.jit import cute_aot_cache
     from sglang.kernels.ops.attention import flash_attention_v4
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -89,7 +91,7 @@ def compile_kind(kind: Kind, dtype: torch.dtype) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compile kinds, each in a process of its own; one line of JSON on standard output."""
+    """Compile each shape in a process of its own; writes one line of JSON to standard output."""
     parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.attention.flash_ahead", description=str(__doc__).partition("\n")[0])
     parser.add_argument("kinds", type=json.loads, metavar="JSON", help="[[query heads, KV heads, head dimension, window or -1], ...]")
     parser.add_argument("dtype", choices=("bfloat16", "float16"))

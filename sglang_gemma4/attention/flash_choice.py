@@ -1,7 +1,9 @@
-"""Which kinds of layers FlashAttention-4 prefills, and from how many tokens on: measured against our kernel when a server starts.
+"""Which layer shapes FlashAttention-4 prefills, and from how many tokens on: measured against our kernel when a
+server starts.
 
-The answer may differ with the head dimension, the card and the version of either kernel, so none is fixed here. The times are kept for the
-next start with the same card, versions and layers (``start/folder.py``), which compiles only what was chosen.
+The answer may differ with the head dimension, the GPU and the version of either kernel, so none is fixed here. The
+times are kept for the next start with the same GPU, versions and layers (``start/folder.py``), which compiles only
+what was chosen.
 """
 
 import functools
@@ -23,7 +25,7 @@ from sglang_gemma4.start import times as start_times
 
 logger = logging.getLogger(__name__)
 SHORT = 1024
-"""Tokens of a request in batches of several; each size is timed as one request too."""
+"""Tokens of each request in batches of several requests; each size is also timed as one request."""
 MARGIN = 0.95
 """FlashAttention-4 must take at most this part of our kernel's time; a smaller gain might be a loss at the next start."""
 REPEATS = 3
@@ -31,7 +33,7 @@ TOLERANCE = 2e-2
 """Absolute and relative difference that rounding explains between two kernels' bfloat16 outputs."""
 KEPT = "prefill-attention"
 Times = dict[int, list[tuple[float, float]]]
-"""By new tokens of a batch: milliseconds of our kernel and of FlashAttention-4, in each shape."""
+"""By new tokens of a batch: milliseconds of our kernel and of FlashAttention-4, one pair for each shape."""
 
 
 @dataclass
@@ -40,17 +42,17 @@ class Choice:
 
     flash: FlashPrefill
     seconds: float = 0.0
-    """How long compiling and measuring took."""
+    """Time that compiling and measuring took."""
     remembered: int = 0
-    """Kinds whose times an earlier start measured."""
+    """Number of layer shapes whose times an earlier start measured."""
     taken: list[str] = field(default_factory=list)
-    """A line for each kind that FlashAttention-4 takes."""
+    """A line for each layer shape that FlashAttention-4 takes."""
     left: list[str] = field(default_factory=list)
-    """A line for each kind that stays with our kernel, and why."""
+    """A line for each layer shape that stays with our kernel, with the reason."""
 
     @property
     def took(self) -> str:
-        """How long it took, for the log."""
+        """The time it took, for the log."""
         return f"compiled and measured in {self.seconds:.1f} s" + (", times of an earlier start" if self.remembered else "")
 
 
@@ -117,17 +119,17 @@ def compile_shapes(flash: FlashPrefill, kind: Kind, least: int, dtype: torch.dty
 
 
 def card_name(device: str) -> str | None:
-    """The card whose times are kept, or None where there is none."""
+    """Name of the GPU whose times are kept, or None if there is no GPU."""
     return torch.cuda.get_device_name() if device.startswith("cuda") else None
 
 
 def kept_key(kinds: frozenset[Kind], dtype: torch.dtype) -> dict[str, Any]:
-    """What the times depend on beside the card."""
+    """What the times depend on besides the GPU."""
     return {"versions": folder.versions(), "kinds": sorted(kinds), "dtype": str(dtype), "sizes": SIZES, "short": SHORT}
 
 
 def remembered(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype) -> dict[Kind, Times]:
-    """Times that an earlier start kept, by kind."""
+    """Times that an earlier start kept, by layer shape."""
     found = folder.load(KEPT, card, kept_key(kinds, dtype)) if card else None
     try:
         return {
@@ -146,7 +148,8 @@ def keep(card: str | None, kinds: frozenset[Kind], dtype: torch.dtype, found: di
 
 
 def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, device: str) -> float:
-    """Greatest difference of both kernels' outputs, in multiples of :data:`TOLERANCE`: two requests with prefix, longer than the window."""
+    """Greatest difference between both kernels' outputs, in multiples of :data:`TOLERANCE`, for two requests with a
+    prefix, longer than the window."""
     prefix = min(100, kind.window) if kind.window >= 0 else 100
     given = inputs(kind, 2, max(160, kind.window + 64), dtype, device, prefix)
     flash(**given)
@@ -157,7 +160,7 @@ def greatest_difference(flash: FlashPrefill, kind: Kind, dtype: torch.dtype, dev
 
 
 def least_of(times: Times) -> int | None:
-    """The fewest tokens from which FlashAttention-4 is faster in every shape, or None."""
+    """The fewest tokens from which FlashAttention-4 is faster in every measured shape, or None."""
     least = None
     for size in sorted(times, reverse=True):
         if any(theirs > MARGIN * ours for ours, theirs in times[size]):
@@ -168,9 +171,10 @@ def least_of(times: Times) -> int | None:
 
 @functools.cache
 def chosen(attend: Callable[..., Any], kinds: frozenset[Kind], dtype: torch.dtype, device: str) -> Choice:
-    """Compile each kind, compare its output with our kernel's, and measure both, so that no request waits for it.
+    """Compile each layer shape, compare the output with our kernel's, and measure both, so that no request waits for
+    it.
 
-    Once in a process: backends made later, as for an adaptive draft length, prefill as the first one does.
+    Runs once in a process: backends made later, as for an adaptive draft length, prefill as the first one does.
 
     Args:
         attend: SGLang's ``flash_attn_varlen_func``.

@@ -1,10 +1,11 @@
 """Long prefills of the triton backend through SGLang's FlashAttention-4, over keys in order.
 
-``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of keys (TMA), and it makes
-the attention a pair of backends. Here backend and pool stay as they are: the keys of new tokens are in order already, and those of a
-prefix are copied before them (:mod:`kernels.attention.key_rows`), megabytes beside the attention's teraflops. Of a quantised cache all keys
-are copied, as every later step reads them. Each kind of layer goes through this or our own kernel, whichever was faster on this card at the
-start, over keys in the model's dtype (:mod:`attention.flash_choice`).
+``--prefill-attention-backend fa4`` reads the KV cache by page, for which its Hopper kernel gives up bulk copies of
+keys (TMA), and it makes the attention a pair of backends. Here backend and pool stay as they are. The keys of new
+tokens are in order already, and those of a prefix are copied before them (:mod:`kernels.attention.key_rows`):
+megabytes, next to the attention's teraflops. With a quantised cache all keys are copied, because every later step
+reads the cached ones. Each layer shape uses FlashAttention-4 or our own kernel, whichever was faster on this GPU at
+the start, over keys in the model's dtype (:mod:`attention.flash_choice`).
 """
 
 import os
@@ -41,7 +42,8 @@ class FlashPrefill:
 
     Args:
         attend: SGLang's ``flash_attn_varlen_func``.
-        least: by kind of layer, new tokens of a batch from which it is taken; kinds that are not in it never are.
+        least: by layer shape, the fewest new tokens of a batch for which FlashAttention-4 is used; never for shapes
+            that are absent.
     """
 
     def __init__(self, attend: Callable[..., Any], least: dict[Kind, int] | None = None) -> None:
@@ -58,7 +60,8 @@ class FlashPrefill:
     def reason_against(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, kv_indices: torch.Tensor, quantised: bool = False
     ) -> str | None:
-        """Why this does not take a layer of a long prefill, or None; ``quantised``: new tokens' keys are copied from the cache too."""
+        """Why FlashAttention-4 does not take a layer of a long prefill, or None. ``quantised``: new tokens' keys are
+        copied from the cache too."""
         if q.dtype not in DTYPES or k.dtype != q.dtype:
             return f"q is {q.dtype}, k {k.dtype}; one of {', '.join(map(str, DTYPES))} is supported"
         if q.shape[2] not in HEAD_DIMS or v.shape[2] != q.shape[2]:
@@ -86,7 +89,8 @@ class FlashPrefill:
         window: int = -1,
         **levels: torch.Tensor | None,
     ) -> None:
-        """Write ``out``; the arguments are those of ``kernels.prefill_attention``; ``levels``: :func:`key_rows`' of a quantised cache."""
+        """Write ``out``; the arguments are those of ``kernels.prefill_attention``. ``levels``: for a quantised cache,
+        the arguments of :func:`key_rows` for it."""
         starts, keys, values, most = qo_indptr, k, v, longest
         if levels or kv_indices.numel():
             keys, values = key_rows(k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, **levels)
@@ -120,7 +124,7 @@ def problem() -> str | None:
 
 
 def unused_by(runner: Any, reads_levels: bool = False) -> str | None:
-    """Why no prefill of this server would use it, so that nothing is compiled and measured; or None.
+    """Why no prefill of this server would use FlashAttention-4, so that nothing is compiled and measured; or None.
 
     ``reads_levels``: the attention backend is one of :mod:`attention.quantised`.
     """
@@ -139,7 +143,7 @@ def unused_by(runner: Any, reads_levels: bool = False) -> str | None:
 
 
 def kinds_of(model: torch.nn.Module) -> frozenset[Kind]:
-    """The kinds of a model's attention layers."""
+    """The shapes of a model's attention layers, each once."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
     layers: list[Any] = [module for module in model.modules() if isinstance(module, RadixAttention)]

@@ -35,7 +35,7 @@ def reason_against_metadata(backend: Any) -> str | None:
 
 
 def reason_against_backend(backend: Any) -> str | None:
-    """Why no graph of ours has attention of this backend inside, wherever its metadata are prepared; or None."""
+    """Why none of our graphs may contain this backend's attention, wherever its metadata are prepared; or None."""
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     if type(backend).__name__ != TritonAttnBackend.__name__ or not isinstance(backend, TritonAttnBackend):

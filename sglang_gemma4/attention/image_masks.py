@@ -147,7 +147,7 @@ class ImageAttention:
         """Layers masked here; read by tests."""
 
     def begin(self, forward_batch: Any) -> None:
-        """A new batch, before its first layer."""
+        """Begin a new batch, before its first layer."""
         self.batch = describe(forward_batch, self.device)
 
     def __call__(

@@ -1,7 +1,9 @@
-"""SGLang's triton backend over a quantised KV cache: every key and value is read from the pool, a step's own ones too.
+"""SGLang's triton backend over a quantised KV cache: every key and value is read from the pool, a step's own ones
+too.
 
-So a verify step, a decode step and prefill chunks of any length attend to the same numbers, and layers that share KV read what its owner
-wrote. The pool, its format and its scales are looked up at each call: under MTP the draft's backend is given the target's pool.
+A verify step, a decode step and prefill chunks of any length thus attend to the same values, and layers that share KV
+read what the owning layer wrote. The pool, its format and its scales are looked up at each call: under MTP the
+draft's backend is given the target's pool.
 """
 
 from typing import Any
@@ -23,11 +25,11 @@ from sglang_gemma4.patching import takes
 
 
 class UnsupportedError(NotImplementedError):
-    """A layer or a batch that only an unquantised KV cache serves."""
+    """A layer or a batch that only an unquantised KV cache supports."""
 
 
 class ReadsLevels:
-    """Beside ``TritonAttnBackend``: its two ways through a layer."""
+    """Mixin for ``TritonAttnBackend``: forward_extend and forward_decode for a quantised KV cache."""
 
     token_to_kv_pool: Any
     forward_metadata: Any
@@ -46,7 +48,8 @@ class ReadsLevels:
         score_mod: Any = None,
         aux_tensors: Any = None,
     ) -> torch.Tensor:
-        """``[tokens, heads * value dim]``; arguments as in ``TritonAttnBackend``. ``k`` and ``v`` are written, or in the pool already."""
+        """Returns ``[tokens, heads * value dim]``; arguments as in ``TritonAttnBackend``. ``k`` and ``v`` are
+        written, or in the pool already."""
         refuse(layer, sinks, score_mod, aux_tensors)
         given = getattr(forward_batch, "_attn_output", None)
         out = q.new_empty(q.shape[0], layer.tp_q_head_num * layer.v_head_dim) if given is None else given
@@ -113,7 +116,7 @@ class ReadsLevels:
         score_mod: Any = None,
         aux_tensors: Any = None,
     ) -> torch.Tensor:
-        """``[requests, heads * value dim]``; arguments as in ``TritonAttnBackend``."""
+        """Returns ``[requests, heads * value dim]``; arguments as in ``TritonAttnBackend``."""
         refuse(layer, sinks, score_mod, aux_tensors)
         heads = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         out = q.new_empty(heads.shape[0], layer.tp_q_head_num * layer.v_head_dim)
@@ -141,21 +144,23 @@ class ReadsLevels:
             write(forward_batch, layer, where, k.clone(), v.clone(), layer.k_scale, layer.v_scale)
 
     def _slots(self, layer: Any, where: KVWriteLoc) -> torch.Tensor:
-        """Where this layer's new keys are."""
+        """Slots of this layer's new keys."""
         pool = self.token_to_kv_pool
         sliding = isinstance(pool, SWAKVPool) and pool.layers_mapping[layer.layer_id][1]
         slots: torch.Tensor = where.swa_loc if sliding else where.loc
         return slots
 
     def _rail(self, layer: Any) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """A layer's window (-1: none), where each request's slots begin, the slots, and how many keys are before the first."""
+        """A layer's window (-1: none), the offsets of each request's slots, the slots, and how many keys precede the
+        first one."""
         metadata = self.forward_metadata
         if layer.sliding_window_size is None or layer.sliding_window_size < 0:
             return -1, metadata.kv_indptr, metadata.kv_indices, None
         return layer.sliding_window_size, metadata.window_kv_indptr, metadata.window_kv_indices, metadata.window_kv_offsets
 
     def _scales(self, layer: Any) -> tuple[float, float]:
-        """What scores and outputs are multiplied by; a checkpoint's scales of whole tensors count where the pool has no others."""
+        """Factors of scores and outputs. A checkpoint's per-tensor scales count only if the pool keeps none of its
+        own."""
         if layer.k_scale is None or layer.v_scale is None or has_scales(self.token_to_kv_pool):
             return layer.scaling, 1.0
         return layer.scaling * layer.k_scale_float, layer.v_scale_float
@@ -172,10 +177,11 @@ class ReadsLevels:
 
 
 def refuse(layer: Any, sinks: Any, score_mod: Any, aux_tensors: Any) -> None:
-    """Raise for what no layer of Gemma 4 asks for.
+    """Refuse what no layer of Gemma 4 asks for.
 
     Raises:
-        UnsupportedError: attention that is not a decoder's causal one, or with additions.
+        UnsupportedError: attention that is not a decoder's causal one, or that has sinks, score modifiers or
+            auxiliary tensors.
     """
     causal = layer.attn_type in (None, AttentionType.DECODER) and not layer.is_cross_attention
     if not causal or sinks is not None or score_mod is not None or aux_tensors is not None or layer.xai_temperature_len > 0:
@@ -187,13 +193,13 @@ def refuse(layer: Any, sinks: Any, score_mod: Any, aux_tensors: Any) -> None:
 
 # An instance can become one of a subclass that begins with its own class, not with another one.
 class QuantisedTriton(TritonAttnBackend, ReadsLevels):  # type: ignore[misc]
-    """For a draft, and for a target without the patch triton_window."""
+    """Backend of a draft, and of a target without the patch triton_window."""
 
     forward_extend, forward_decode = ReadsLevels.forward_extend, ReadsLevels.forward_decode
 
 
 class QuantisedGemma4Triton(Gemma4TritonAttnBackend, ReadsLevels):
-    """For a target."""
+    """Backend of a target."""
 
     forward_extend, forward_decode = ReadsLevels.forward_extend, ReadsLevels.forward_decode
 

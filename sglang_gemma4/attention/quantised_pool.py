@@ -18,7 +18,8 @@ from sglang_gemma4.kernels.kv_cache.store import store, store_reference
 
 
 class Cache(NamedTuple):
-    """One layer's keys and values as kernels take them; ``k_scales`` and ``v_scales`` are None where the cache has none by slot."""
+    """One layer's keys and values as kernels take them; ``k_scales`` and ``v_scales`` are None if the cache has no
+    scales per slot."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -27,7 +28,7 @@ class Cache(NamedTuple):
 
 
 class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
-    """``MHATokenToKVPool`` of a format of :mod:`kernels.kv_cache.formats`, by the ``dtype`` that it is stored in."""
+    """``MHATokenToKVPool`` in a format of :mod:`kernels.kv_cache.formats`, chosen by the stored ``dtype``."""
 
     k_scale_buffer: list[torch.Tensor]
     v_scale_buffer: list[torch.Tensor]
@@ -54,7 +55,7 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
             )
 
     def get_kv_scale_buffer(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both ``[slots, KV heads]`` float32; under this name ``SWAKVPool`` asks its halves."""
+        """K and V scales, each ``[slots, KV heads]`` float32; ``SWAKVPool`` calls its halves by this name."""
         return self.k_scale_buffer[layer_id - self.start_layer], self.v_scale_buffer[layer_id - self.start_layer]
 
     def _get_key_buffer(self, layer_id: int) -> torch.Tensor:
@@ -74,7 +75,7 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
         layer_id_override: int | None = None,
         dcp_kv_mask: torch.Tensor | None = None,
     ) -> None:
-        """Quantise and write. A checkpoint's scales of whole tensors are not needed and not used."""
+        """Quantise and write. A checkpoint's per-tensor scales are not used."""
         if dcp_kv_mask is not None:
             raise NotImplementedError("a KV cache with scales by token and head is not split over ranks by token")
         loc, _, _ = unwrap_write_loc(loc_info)
@@ -90,8 +91,9 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
     def get_contiguous_buf_infos(self) -> tuple[list[int], list[int], list[int]]:
         """Address, bytes, and bytes of a page of each buffer: K, its scales, V, its scales.
 
-        A disaggregated server sends what is named here, page by page, K in the first half and V in the second. As buffers among the others
-        scales go with their heads: in the same chunks, behind the same prefix, within the same window.
+        A disaggregated server sends the buffers named here page by page, K in the first half and V in the second.
+        Scales are buffers like the others, so they travel with their heads: in the same chunks, behind the same
+        prefix, within the same window.
         """
         elements = super().get_contiguous_buf_infos()
         scales = [*self.k_scale_buffer, *self.v_scale_buffer]
@@ -117,7 +119,7 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
         return copies
 
     def load_cpu_copy(self, kv_cache_cpu: Any, indices: Any, mamba_indices: Any = None, req_pool_index: Any = None) -> None:
-        """What :meth:`get_cpu_copy` made, into other slots."""
+        """Write what :meth:`get_cpu_copy` made into other slots."""
         super().load_cpu_copy(kv_cache_cpu, indices, mamba_indices, req_pool_index)
         for chunks, *scales in zip(kv_cache_cpu, self.k_scale_buffer, self.v_scale_buffer, strict=True):
             for number, chunk in enumerate(chunks):
@@ -129,7 +131,7 @@ class PerTokenHeadPool(MHATokenToKVPool):  # type: ignore[misc]
         return indices[number * self.cpu_offloading_chunk_size : (number + 1) * self.cpu_offloading_chunk_size]
 
     def set_kv_buffer_prefix_valid(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refused: SGLang's kernel for it knows no scales."""
+        """Refused: SGLang's kernel for it does not support scales."""
         raise NotImplementedError("a KV cache with scales by token and head takes no prefix-valid writes (DFLASH)")
 
 
@@ -139,7 +141,8 @@ def has_scales(pool: Any) -> bool:
 
 
 def zero_scales(pool: Any) -> None:
-    """Every slot of a pool, or of both halves of a hybrid one, holds zeros, as from the start; nothing where it keeps no scales."""
+    """Reset every slot of a pool, or of both halves of a hybrid one, to zeros, as at the start; does nothing if it
+    keeps no scales."""
     for half in (pool.full_kv_pool, pool.swa_kv_pool) if isinstance(pool, SWAKVPool) else (pool,):
         if isinstance(half, PerTokenHeadPool):
             for scales in (*half.k_scale_buffer, *half.v_scale_buffer):

@@ -77,7 +77,7 @@ def _own_children(backend: Any) -> None:
 
 
 def _nothing_in_place(backend: Any) -> None:
-    """Backends that allocate every tensor of their metadata anew."""
+    """For backends that allocate every tensor of their metadata for each forward."""
 
 
 _COPIES: dict[str, Callable[[Any], None]] = {

@@ -1,8 +1,10 @@
-"""The metadata of decode and verify steps on triton: one launch inside the step's CUDA graph, and no mask for a chain of drafts.
+"""The metadata of decode and verify steps on triton: one launch inside the step's CUDA graph, and no mask for a chain
+of drafts.
 
-Stock prepares them before each replay by some twenty launches, each of which takes the host longer than the card. They follow from lengths,
-request rows and slots that the graph's runner keeps at fixed addresses, so the graph can do it (as the draft's does,
-:mod:`graph_metadata`). A mask is not needed where drafts are a chain: each sees those before it, which is what a kernel does without one.
+Stock prepares them before each replay by some twenty launches, each of which takes the host longer than the GPU. They
+follow from lengths, request rows and slots that the graph's runner keeps at fixed addresses, so the graph can do it
+(as the draft's does, :mod:`graph_metadata`). A chain of drafts needs no mask: each draft sees those before it, which
+is what a kernel does without one.
 """
 
 from types import SimpleNamespace
@@ -19,9 +21,11 @@ NAME = "step_metadata"
 
 
 def verifies_chains(backend: Any, runner: Any) -> bool:
-    """Whether this backend verifies chains of an MTP assistant alone, whatever the batch; from now on they have no mask.
+    """Whether this backend verifies only chains of an MTP assistant, whatever the batch. If so, they have no mask
+    from here on.
 
-    A layer that our kernel does not take goes to SGLang's without one, too, so ours (``verify_attention``) has to stand before it.
+    A layer that our kernel does not take goes to SGLang's kernel without a mask too, so ``verify_attention`` has to
+    be installed before it.
     """
     chains = (
         not runner.is_draft_worker
@@ -38,10 +42,12 @@ def verifies_chains(backend: Any, runner: Any) -> bool:
 
 
 def small_mask(requests: int, tokens: int, device: Any) -> Any:
-    """The ``VerifyMask`` of a backend that reads none: SGLang then builds a chain by one launch, which wants room for its square.
+    """The ``VerifyMask`` of a backend that reads none. SGLang then builds a chain by one launch, which needs a mask
+    of tokens x tokens.
 
-    Stock's has a byte for each draft token and key, 268 MB for 256 requests of up to 262,144 tokens, filled and copied in each step. This
-    one's mode is not that of a mask which the worker v1 makes by itself; of both only watermarks ask, refused for such drafts.
+    Stock's mask has a byte for each draft token and key, filled and copied in each step: 268 MB for 256 requests of
+    up to 262,144 tokens. This mask's mode differs from that of a mask that the worker v1 makes. Only watermarks ask
+    for the mode, and they are refused for such drafts.
     """
     from sglang.srt.layers.attention.verify_mask import maybe_create_verify_mask
 
@@ -83,7 +89,8 @@ def fill(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor,
 
 
 def fill_decode(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.Tensor) -> tuple[Any, Any, Any, torch.Tensor]:
-    """What ``_update_decode_kv_buffers`` returns; of the windows' lengths SGLang's own decode kernel has its splits."""
+    """Returns what ``_update_decode_kv_buffers`` does; SGLang's own decode kernel takes its splits from the windows'
+    lengths."""
     fill(backend, requests, lengths, rows, 0)
     size = backend.sliding_window_size
     windows = lengths[:requests].clamp(max=size) if size is not None and size > 0 else None
@@ -92,12 +99,12 @@ def fill_decode(backend: Any, requests: int, lengths: torch.Tensor, rows: torch.
 
 
 def without_mask(backend: Any, spec_info: Any) -> Any:
-    """A verify input that has no mask, as far as ``_update_target_verify_buffers`` reads it."""
+    """A verify input without a mask, with what ``_update_target_verify_buffers`` reads."""
     return SimpleNamespace(custom_mask=None, num_tokens_per_req=backend._target_verify_num_tokens_per_req(spec_info))
 
 
 def reason_against_recording(runner: Any, backend: Any, forward_batch: Any) -> str | None:
-    """Why a decode runner's graphs are without their metadata, or None."""
+    """Why a decode runner's graphs do not contain their metadata, or None."""
     mode = forward_batch.forward_mode
     if type(runner).__name__ != "DecodeCudaGraphRunner":
         return f"{type(runner).__name__} prepares its batches in a way of its own"
@@ -130,5 +137,5 @@ def record(backend: Any, forward_batch: Any) -> None:
 
 
 def records(runner: Any, backend: Any, forward_batch: Any) -> bool:
-    """Whether the graphs of this runner hold their metadata; decided with its first."""
+    """Whether the graphs of this runner contain their metadata; decided with its first graph."""
     return takes(NAME, reason_against_recording(runner, backend, forward_batch), "its metadata are prepared before each replay")

@@ -1,6 +1,6 @@
-"""Attention in a forward whose rows are of two kinds, such as a chunk of a prompt and the verify rows of other requests.
+"""Attention in a mixed batch, such as a chunk of a prompt and the verify rows of other requests.
 
-Each kind keeps its own batch, metadata and kernels. What is not attention sees all rows at once and knows nothing of it.
+Each part keeps its own batch, metadata and kernels. Everything except attention sees all rows at once.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,11 @@ class Part(NamedTuple):
 
 
 class TwoKinds:
-    """Stands where a forward looks for its attention backend; pools and tables are those of the first part's backend.
+    """Replaces the attention backend of a forward; pools and tables are those of the first part's backend.
 
     Args:
-        parts: in the order of their rows. No request is in two of them, so no part reads a slot that another one writes.
+        parts: in the order of their rows. No request is in two of them, so no part reads a slot that another one
+            writes.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -91,7 +92,8 @@ class TwoKinds:
         return out
 
     def _write_at_once(self, layer: Any, forward_batch: Any, k: torch.Tensor, v: torch.Tensor) -> bool:
-        """Whether keys and values of all parts were written in one go, as triton's backends write those of one batch."""
+        """Write keys and values of all parts at once, if triton's backends can as for one batch; returns whether they
+        were written."""
         first = self.parts[0].backend
         if not self._alike or layer.k_scale is not None or layer.v_scale is not None:
             return False
@@ -101,7 +103,8 @@ class TwoKinds:
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether all parts write keys and values as triton's backends do, into the same pool, and none in a way of its own."""
+        """Whether all parts write keys and values as triton's backends do, into the same pool, and none overrides
+        how."""
         backends = [part.backend for part in self.parts]
         if not all(isinstance(each, TritonAttnBackend) for each in backends):
             return False

@@ -22,8 +22,9 @@ class VerifyAttention:
     def __init__(self, topk: int) -> None:
         self.topk = topk
         self.chain_kernel: Callable[..., None] | None = None
-        """SGLang's ``extend_attention_fwd`` itself, where chains have no mask (patch ``step_metadata``): it computes a layer that ours does
-        not take. What stands before it takes a layer without a mask for a prefill's."""
+        """SGLang's ``extend_attention_fwd`` itself, where chains have no mask (patch ``step_metadata``). It computes
+        a layer that our kernel does not take: the wrapper around it would take a layer without a mask for a
+        prefill's."""
         self.steps = 0
         """Layers computed here; read by tests."""
 
