@@ -1,14 +1,15 @@
-"""SGLang's arguments in other clothes, for a check of SGLang that does not know what this package adds."""
+"""A ServerArgs view with some resolved values overridden, for SGLang checks that do not know our features."""
 
 from typing import Any
 
 
 class SeenAs:
-    """``ServerArgs`` with some resolved values as a step of SGLang's resolution is to see them; everything else is the original's.
+    """``ServerArgs`` with some values overridden for one step of SGLang's resolution; all other values are the
+    original's.
 
     Args:
         server_args: SGLang's, which is not changed.
-        values: what the step is to read, by argument.
+        values: values to override, by argument.
     """
 
     def __init__(self, server_args: Any, **values: Any) -> None:

@@ -27,12 +27,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can go.
+    """One change to SGLang: what, why, on whose evidence, behind which switch, and when it can be removed.
 
-    ``name`` and ``does`` (what the operator gets, in one sentence) come from the module, its name and docstring (``patches.load``).
-    ``uses`` are the words of :mod:`sglang_gemma4.patching.uses` for what a server must be for the patch to do anything in it.
+    ``name`` and ``does`` (what the operator gets, in one sentence) come from the module, its name and docstring
+    (``patches.load``).
+    ``uses`` are functions of :mod:`sglang_gemma4.patching.uses`: what a server must be for the patch to have any
+    effect.
     ``declines`` is given the environment and returns the reason why this process should not have the patch, or None.
-    ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says what).
+    ``at`` is the value of the switch that asks for the patch: False where 0 selects something (``Switch.zero`` says
+    what).
     ``cpu_engine`` marks the parts of the reference engine: they follow ``SGLANG_GEMMA4_CPU``, not the master switch.
     """
 
@@ -54,12 +57,13 @@ State = Literal["active", "idle", "declined", "off", "failed"]
 
 @dataclass
 class Outcome:
-    """What became of a patch in this process.
+    """Result of applying a patch in this process.
 
-    ``state``: "active", in place and used as far as is known; "idle", in place, but nothing of this server's model, card or
-    flags uses it; "declined", left out, or out of use, for a reason found at the start; "off", by its switch; "failed", it does not
-    fit this SGLang. ``notes`` are the cases that an active patch leaves to SGLang, each once; ``facts`` what it chose or cost here.
-    ``served`` is None until :func:`takes` was asked, False while every call was left to SGLang, True from the first that was not.
+    ``state`` is one of: "active", in place and used as far as is known; "idle", in place, but nothing of this
+    server's model, GPU or flags uses it; "declined", left out or unused for a reason found at the start; "off", by
+    its switch; "failed", it does not fit this SGLang. ``notes`` are the cases that an active patch leaves to SGLang,
+    each once; ``facts`` are what it chose or cost here. ``served`` is None until :func:`takes` was asked, False while
+    every call was left to SGLang, True from the first call that was not.
     """
 
     name: str
@@ -77,10 +81,11 @@ _active: dict[str, Part] = {}
 
 
 def apply(patches: Iterable[Part], environ: Mapping[str, str] | None = None) -> list[Outcome]:
-    """Apply every patch that its switch asks for and that this process does not have yet; return what became of each, in order.
+    """Apply every patch that its switch asks for and that this process does not have yet; return their outcomes, in
+    order.
 
-    Hooks are installed at once, not with SGLang's later ``apply_hooks``, so that they can be checked here. A plugin
-    loaded after this one that hooks one of the same targets is therefore skipped by SGLang.
+    Hooks are installed at once, not with SGLang's later ``apply_hooks``, so that they can be checked here. SGLang
+    therefore skips a plugin that is loaded later and hooks one of the same targets.
 
     Raises:
         PatchError: under ``SGLANG_GEMMA4_STRICT=1``, at the first patch that cannot be applied.
@@ -141,12 +146,12 @@ def why_off(patch: Part, env: Mapping[str, str]) -> str | None:
 
 
 def report() -> list[Outcome]:
-    """What became of each patch in this process so far."""
+    """Outcomes of all patches in this process so far."""
     return list(_outcomes.values())
 
 
 def note(patch_name: str, message: str) -> None:
-    """Say once in the log, with the patch's state, and keep for ``doctor``, that a patch leaves a case to SGLang."""
+    """Log once, with the patch's state, that a patch leaves a case to SGLang, and keep the message for ``doctor``."""
     outcome = _outcomes.get(patch_name)
     if outcome is None or message in outcome.notes:
         return
@@ -156,7 +161,8 @@ def note(patch_name: str, message: str) -> None:
 
 
 def takes(patch_name: str, problem: str | None, instead: str = "") -> bool:
-    """Whether a patch serves a call, and keep that: one that has served none and left some to SGLang is shown as declined.
+    """Record and return whether a patch serves a call. A patch that has served none and left some to SGLang is shown
+    as declined.
 
     Args:
         problem: why the call is left to SGLang; None where the patch serves it.
@@ -174,9 +180,10 @@ def takes(patch_name: str, problem: str | None, instead: str = "") -> bool:
 
 
 def decline(patch_name: str, reason: str) -> None:
-    """Say once in the log, and keep for ``doctor``, that a patch leaves all to SGLang in this process: its state is "declined".
+    """Log once that a patch leaves all calls to SGLang in this process, and keep it for ``doctor``: its state is
+    "declined".
 
-    Where nothing of this server would have used it, it is "idle", as ``doctor`` and the banner show it.
+    If nothing of this server would have used it, its state is "idle", as ``doctor`` and the banner show it.
     """
     outcome = _outcomes.get(patch_name)
     if outcome is None or outcome.state != "active":
@@ -187,7 +194,7 @@ def decline(patch_name: str, reason: str) -> None:
 
 
 def _say(outcome: Outcome, message: str) -> None:
-    """One line in the log, with the state that ``doctor`` shows."""
+    """Write one log line, with the state that ``doctor`` shows."""
     if outcome.state == "idle":
         logger.info("sglang-gemma4: %s idle: %s", outcome.name, message)
     elif outcome.state == "active" and outcome.served is not False:
@@ -197,7 +204,7 @@ def _say(outcome: Outcome, message: str) -> None:
 
 
 def _find_idle_here(outcome: Outcome) -> None:
-    """Give "idle" to one patch, where the server of this process is known by now and uses it for nothing."""
+    """Give "idle" to one patch, if the server of this process is known and does not use the patch."""
     patch = _active.get(outcome.name)
     try:
         server = of_this_process() if patch is not None and patch.uses else None
@@ -209,7 +216,7 @@ def _find_idle_here(outcome: Outcome) -> None:
 
 
 def idle(patch_name: str, reason: str) -> None:
-    """Keep for ``doctor`` that nothing uses a patch here, where only a choice made at the start tells it."""
+    """Record for ``doctor`` that nothing uses a patch here, where only a choice made at the start tells."""
     outcome = _outcomes.get(patch_name)
     if outcome is not None and outcome.state == "active":
         outcome.state, outcome.reason = "idle", reason
@@ -228,7 +235,7 @@ def _leave_idle(patch: Part, outcome: Outcome, server: Server) -> None:
 
 
 def tell(patch_name: str, message: str) -> None:
-    """Say in the log, and keep for ``doctor``, what a patch chose or cost in this process."""
+    """Log what a patch chose or cost in this process, and keep it for ``doctor``."""
     logger.info("sglang-gemma4: %s", message)
     outcome = _outcomes.get(patch_name)
     if outcome is not None:

@@ -1,6 +1,7 @@
 """Hooks: what a patch puts where in SGLang, whether it fits there, and whether it is in place afterwards.
 
-Hooks are installed through SGLang's own ``HookRegistry``. SGLang swallows what fails there; here it is found and said.
+Hooks are installed through SGLang's own ``HookRegistry``. SGLang swallows errors there; this module detects and
+reports them.
 """
 
 import contextlib
@@ -89,10 +90,11 @@ class Prepared:
 
 
 def prepare(hook: Seam | Entry) -> Prepared:
-    """Check that a hook fits, and make what it puts in place.
+    """Check that a hook fits, and make the object that it puts in place.
 
     Raises:
-        PatchError: the target is absent, has another source than the hook was written for, or was patched by another plugin.
+        PatchError: the target is absent, has another source than the hook was written for, or was patched by another
+            plugin.
     """
     actual = current_fingerprint(hook)
     if actual != hook.fingerprint:
@@ -129,17 +131,17 @@ def _resolve(target: str) -> Any:
 
 
 def place(hook: Seam | Entry) -> str:
-    """Where a hook goes, as a reader would write it."""
+    """Location of a hook, for messages."""
     return f"{hook.target}[{hook.key!r}]" if isinstance(hook, Entry) else hook.target
 
 
 def pins_of(hook: Seam | Entry) -> Pins:
-    """What the hook's fingerprint covers; of a registry's entry, the source of the value."""
+    """What the hook's fingerprint covers; for a registry entry, the source of the value."""
     return hook.pins if isinstance(hook, Seam) else "source"
 
 
 def target_of(hook: Seam | Entry) -> Any:
-    """What the installed SGLang has where the hook goes; None for a free registry key.
+    """The object in the installed SGLang that the hook targets; None for a free registry key.
 
     Raises:
         PatchError: the target does not resolve.
@@ -149,7 +151,7 @@ def target_of(hook: Seam | Entry) -> Any:
 
 
 def current_fingerprint(hook: Seam | Entry) -> str:
-    """Fingerprint of what the installed SGLang has where the hook goes; "absent" for a free registry key.
+    """Fingerprint of the object in the installed SGLang that the hook targets; "absent" for a free registry key.
 
     Raises:
         PatchError: the target does not resolve, or has no source (another plugin may have put something there).
@@ -162,9 +164,9 @@ def current_fingerprint(hook: Seam | Entry) -> str:
 
 
 def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
-    """Put hooks in place, each group whole or not at all; the groups that are not, by their number, and why.
+    """Put hooks in place, each group whole or not at all; returns the failed groups by number, with the reason.
 
-    A hook that several groups share goes in once, and stays as long as one of them stands.
+    A hook that several groups share is installed once, and stays as long as one of them is installed.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -186,7 +188,8 @@ def install(ready: Sequence[Sequence[Prepared]]) -> dict[int, str]:
 
 
 def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
-    """Have SGLang place every hook that is registered and not in place; the first group that is not whole then, and why."""
+    """Have SGLang place every hook that is registered and not in place; returns the first incomplete group and why,
+    or None."""
     from sglang.srt.plugins.hook_registry import HookRegistry
     from sglang.srt.plugins.hook_registry import logger as registry_log
 
@@ -209,10 +212,11 @@ def _place(groups: dict[int, Sequence[Prepared]]) -> tuple[int, str] | None:
 
 
 def look_ahead(hooks: Iterable[Seam | Entry]) -> None:
-    """Find who holds what hooks go into, for all processes that are then forked from this one and place them.
+    """Find the holders of what the hooks replace, once, for all processes that are then forked from this one and
+    place the hooks.
 
-    In a fork that takes longer than all else: each object that is looked at has its page copied. Where something is
-    imported between, they look again; this imports the hooks' targets and values.
+    In a fork this search takes longer than everything else, because the page of each examined object is copied. A
+    fork searches again if something was imported in between. This imports the hooks' targets and values.
     """
     originals: list[Any] = []
     for hook in hooks:
@@ -227,21 +231,23 @@ def look_ahead(hooks: Iterable[Seam | Entry]) -> None:
 
 
 def _methods_of(values: Iterable[Any]) -> list[FunctionType]:
-    """The methods of those that are classes."""
+    """The methods of all classes among ``values``."""
     return [method for each in values if isinstance(each, type) for method in vars(each).values() if isinstance(method, FunctionType)]
 
 
 def _by_others(record: logging.LogRecord) -> bool:
-    """Not a line, in each process, for each target that several patches wrap: of SGLang's warning only what names another plugin too.
+    """Log filter: drop SGLang's "Multiple AROUND hooks" warning if all hooks that it names are ours.
 
-    It warns of a hook that leaves those within it out. Ours are made for one another, and tests place all of them together.
+    SGLang warns because one hook may skip those inside it. Ours are made for one another, and tests place all of them
+    together.
     """
     named = re.findall(r"plugin=([\w.-]+)", record.getMessage()) if "Multiple AROUND hooks" in str(record.msg) else []
     return not named or set(named) != {PLUGIN}
 
 
 def _take_out(item: Prepared) -> None:
-    """Put back what was there before, so that a group that is not whole does nothing; other hooks of the target are placed anew then."""
+    """Restore what was there before, so that an incomplete group does nothing; other hooks of the target are placed
+    again later."""
     if isinstance(item.hook, Entry):
         registry = _resolve(item.hook.target)
         if item.original is None:

@@ -1,4 +1,4 @@
-"""Places hooks without SGLang's walk through every name of every module for each of them."""
+"""Places hooks without SGLang's search through every name of every module for each hook."""
 
 import functools
 import logging
@@ -16,16 +16,17 @@ KNOWN = "49c03f762660"
 """Fingerprint of the ``_propagate_patch`` that the index was written for."""
 
 _ahead: list["Importers"] = []
-"""One index at most, that was made before this process was forked. It is right as long as only its own changes are made."""
+"""At most one index, made before this process was forked. It is valid as long as only its own changes are made."""
 
 
 @contextmanager
 def indexed(originals: Iterable[object] = ()) -> Iterator[None]:
-    """While this is open, SGLang's hooks find the importers of ``originals`` through an index: one walk instead of one for each hook.
+    """Context in which SGLang's hooks find the importers of ``originals`` through an index: one walk instead of one
+    for each hook.
 
-    The walks took two seconds of every process. Only the modules that ``_propagate_patch`` looks through are fewer, so hooks of
-    other plugins that are placed meanwhile end where they would without us: what is none of ``originals`` costs a walk of its own.
-    Another function than the one we know stays in use.
+    The walks took two seconds in every process. Only ``_propagate_patch``'s search is shortened, so other plugins'
+    hooks that are placed meanwhile end up where they would without us: an object outside ``originals`` costs its own
+    walk. If ``_propagate_patch`` is not the version we know, it stays in use.
     """
     from sglang.srt.plugins import hook_registry
 
@@ -43,7 +44,8 @@ def indexed(originals: Iterable[object] = ()) -> Iterator[None]:
 
 
 def look_ahead(originals: Iterable[object]) -> None:
-    """Make the index once, for all the processes that are then forked from this one; the first placing of hooks in each of them uses it."""
+    """Make the index once, for all processes that are then forked from this one; the first placing of hooks in each
+    uses it."""
     from sglang.srt.plugins import hook_registry
 
     if _is_known(hook_registry._propagate_patch):
@@ -68,9 +70,10 @@ def _say_once(message: str) -> None:
 class Importers:
     """SGLang's ``_propagate_patch``, run over the modules that hold the original instead of over all.
 
-    They are never too few: what changes a module while hooks are placed is either this function, which keeps the index up to date, or
-    an import (SGLang resolves the next target). That is seen in the number of modules or of their names, and makes the whole index anew,
-    for an imported module may put anything anywhere. They may be too many: SGLang's code compares each name itself.
+    The index never misses a module. Only two things change modules while hooks are placed: this function, which keeps
+    the index up to date, and an import (SGLang resolves the next target). An import shows in the number of modules or
+    of their names, and rebuilds the whole index, because an imported module may put anything anywhere. The index may
+    list too many modules: SGLang's code compares each name itself.
     """
 
     def __init__(self, propagate: FunctionType, originals: Iterable[object]) -> None:
@@ -83,7 +86,7 @@ class Importers:
         self._state: tuple[int, int] | None = None
 
     def __call__(self, original: object, wrapped: object, source: object) -> int:
-        """Rebind the original's importers; return how many names that were."""
+        """Rebind the original's importers; returns the number of rebound names."""
         if self._state != self._state_now():
             self.index()
         if id(original) not in self._originals:
@@ -97,14 +100,14 @@ class Importers:
         return count
 
     def of(self, originals: Iterable[object]) -> "Importers":
-        """This index, if need be with other ``originals`` too."""
+        """This index, extended by ``originals`` if it lacks some."""
         more = {id(each): each for each in originals if id(each) not in self._originals}
         self._originals.update(more)
         self._look_for(set(more))
         return self
 
     def index(self) -> None:
-        """Look through all modules."""
+        """Search all modules."""
         self._holders, self._modules, self._names = {}, [], []
         for module in list(sys.modules.values()):
             if not isinstance(module, ModuleType):
@@ -119,7 +122,8 @@ class Importers:
         self._state = self._state_now()
 
     def _look_for(self, ids: set[int]) -> None:
-        """Enter the holders of originals with these ids. No set of all ids is made: names hold half a million things."""
+        """Add the holders of originals with these ids. No set of all ids is made: the modules' names refer to half a
+        million objects."""
         if not ids:
             return
         for module, names in zip(self._modules, self._names, strict=True):

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 AT_ONCE = 256
-"""Dicts that are looked through together: a call for each of a hundred thousand takes longer than the look."""
+"""Dicts that are searched together: one call for each of a hundred thousand takes longer than the search."""
 
 _seen: dict[int, Any] = {}
-"""Originals by their ids, whose holders were looked for ahead; kept, so that nothing made later gets such an id."""
+"""Originals by id whose holders :func:`look_ahead` searched for; kept alive, so that no later object gets such an id.
+"""
 _holders: list[dict[Any, Any]] = []
-"""Registries that had one of them then."""
+"""Registries that held one of them at that time."""
 _importers: list[tuple[str, types.ModuleType]] = []
-"""Modules that had one of them then."""
+"""Modules that held one of them at that time."""
 _imported = 0
-"""How many modules there were: with more of them all is looked through again."""
+"""Number of modules at that time; if it has changed, everything is searched again."""
 
 
 def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
@@ -38,10 +39,11 @@ def hook_is_in_chain(current: Any, hook: Callable[..., Any]) -> bool:
 
 
 def look_ahead(originals: Sequence[Any]) -> None:
-    """Find the registries and modules that hold ``originals``, for all processes that are then forked from this one and place hooks.
+    """Find the registries and modules that hold ``originals``, for all processes that are then forked from this one
+    and place hooks.
 
-    To look through all objects takes a second, and a fork's pages, which are copied as objects are counted. It is done again where
-    something was imported between; what was made otherwise is not seen.
+    Searching all objects takes a second, and copies a fork's pages as objects are counted. A fork searches again if
+    something was imported in between; holders made in any other way are not seen.
     """
     global _imported
     _seen.update({id(original): original for original in originals})
@@ -65,10 +67,9 @@ def rebind_registries(pairs: Sequence[tuple[Any, Any]]) -> None:
 
 
 def _were_seen(originals: Iterable[Any]) -> bool:
-    """Whether the holders of all of these were looked for ahead. A class method is bound anew each time: nobody holds that one."""
-    return len(sys.modules) == _imported and all(
-        id(original) in _seen or isinstance(original, types.MethodType) for original in originals
-    )
+    """True if :func:`look_ahead` indexed all ``originals`` and nothing was imported since. Bound methods are skipped;
+    each access creates a new one."""
+    return len(sys.modules) == _imported and all(id(original) in _seen or isinstance(original, types.MethodType) for original in originals)
 
 
 def _registries(looked_for: set[int]) -> list[dict[Any, Any]]:
@@ -89,12 +90,13 @@ def _registries(looked_for: set[int]) -> list[dict[Any, Any]]:
 
 
 def _with_subclasses(kind: type) -> list[type]:
-    """A class and all that derive from it; one that derives in several ways is there as often."""
+    """A class and all that derive from it; a class that derives in several ways is listed as often."""
     return [kind, *itertools.chain.from_iterable(map(_with_subclasses, type.__subclasses__(kind)))]
 
 
 def _that_hold(looked_for: set[int], dicts: Sequence[dict[Any, Any]]) -> list[dict[Any, Any]]:
-    """Those with a value that has one of the ids: many at once are looked through, and one by one where something is found."""
+    """The dicts with a value that has one of the ids. Many are searched at once, and one by one only where something
+    is found."""
     found = []
     for first in range(0, len(dicts), AT_ONCE):
         some = dicts[first : first + AT_ONCE]

@@ -5,10 +5,11 @@ import textwrap
 
 
 def signature_text(source: str) -> str:
-    """The source's function without body and annotations: async or not, decorators, name, parameters and their defaults.
+    """The source's function without body and annotations: async or not, decorators, name, parameters and their
+    defaults.
 
     Raises:
-        TypeError: the source is not that of one function, so that it has no signature to pin.
+        TypeError: the source is not that of one function and so has no signature to pin.
     """
     nodes = ast.parse(textwrap.dedent(source)).body
     if len(nodes) != 1 or not isinstance(node := nodes[0], ast.FunctionDef | ast.AsyncFunctionDef):

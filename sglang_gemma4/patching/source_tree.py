@@ -27,7 +27,7 @@ class Definition:
     source: str
 
     def pinned(self, pins: str) -> str:
-        """What a fingerprint covers of it: the whole source, or of a function the signature alone."""
+        """The text that a fingerprint covers: the whole source, or a function's signature alone."""
         return signature_text(self.source) if pins == "signature" and isinstance(self.node, Function) else self.source
 
 
@@ -61,7 +61,7 @@ class SourceTree:
         return None
 
     def find(self, dotted: str) -> list[Definition]:
-        """Every definition that the name may have, the one that a reader would take first; several where it depends on a condition."""
+        """Every definition that the name may have, the most likely one first; several if it depends on a condition."""
         return self._find(dotted, frozenset())
 
     def text(self, path: str) -> str:
@@ -186,7 +186,7 @@ def _parsed(path: str) -> ast.Module:
 
 
 def _flat(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of one scope, those under if, try and with too."""
+    """The statements of one scope, including those under if, try and with."""
     for node in body:
         yield node
         if not isinstance(node, Function | ast.ClassDef):
@@ -243,7 +243,7 @@ def _imported(path: str, node: ast.Import | ast.ImportFrom, name: str) -> str:
 
 
 def _values(tree: ast.Module, registry: Statement, name: str, key: str) -> Iterator[ast.expr]:
-    """What a dict's literal has under a key, and what ``name[key] = ...`` sets."""
+    """A key's values in a dict's literal, and those set by ``name[key] = ...``."""
     literal = getattr(registry, "value", None)
     if isinstance(literal, ast.Dict):
         pairs = zip(literal.keys, literal.values, strict=True)

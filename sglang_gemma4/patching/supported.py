@@ -23,12 +23,13 @@ KNOWN = Path(__file__).with_name("known_sources.json")
 
 
 def fingerprint(target: object, pins: Pins = "source") -> str:
-    """First 12 hex digits of the SHA-256 of the target's dedented source; of a list of functions, of all their sources.
+    """First 12 hex digits of the SHA-256 of the target's dedented source; of a list of functions, of all their
+    sources.
 
-    With ``pins="signature"`` it covers :func:`signature_text` of the source, and a changed body leaves it as it is.
+    With ``pins="signature"`` it covers :func:`signature_text` of the source, so a changed body does not change it.
 
-    To find the end of a function Python tokenizes it, which takes milliseconds each, in every process of a server. In a file with a digest
-    that :data:`KNOWN` has, that is not done again.
+    To find the end of a function Python tokenizes it, which takes milliseconds each, in every process of a server.
+    This is skipped for files whose digest :data:`KNOWN` has.
     """
     return known_fingerprint(target, pins) or source_fingerprint(target, pins)
 

@@ -55,7 +55,7 @@ WITHOUT = "SGLANG_GEMMA4_WITHOUT"
 DEBUG_DIR = "SGLANG_GEMMA4_DEBUG_DIR"
 """Not a switch: the directory for dumps of SGLANG_GEMMA4_DEBUG."""
 CACHE_DIR = "SGLANG_GEMMA4_CACHE_DIR"
-"""Not a switch: the folder of what is kept for the next start (start/folder.py); empty keeps and reads nothing."""
+"""Not a switch: the folder for files kept until the next start (start/folder.py); empty: nothing is kept or read."""
 SHARED_WEIGHTS = "SGLANG_GEMMA4_SHARED_WEIGHTS"
 """Not a switch: what `bench --share-weights` sets, BYTES:FOLDER (tiny/shared_weights.py)."""
 VLLM_PYTHON = "SGLANG_GEMMA4_VLLM_PYTHON"
@@ -65,22 +65,24 @@ LOCAL_MEDIA = "SGLANG_GEMMA4_LOCAL_MEDIA"
 GRAPH_SIZES = "SGLANG_GEMMA4_GRAPH_SIZES"
 BESIDE = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 BESIDE_TOKENS = "SGLANG_GEMMA4_BESIDE_TOKENS"
-"""Not a switch: the most prompt tokens beside running requests (speculative/prompt_chunks.py); unset: by measured times."""
+"""Not a switch: the most prompt tokens in a mixed batch (speculative/prompt_chunks.py); unset: measured times decide.
+"""
 BESIDE_GAP = "SGLANG_GEMMA4_BESIDE_GAP"
-"""Not a switch: what may pass between two tokens of a running request while prompts are prefilled: one of :data:`POLICY_WORDS`, plain
-decode steps or, with ``ms`` behind the number, at least so many milliseconds (speculative/beside_bounds.py); unset: balanced."""
+"""Not a switch: limit on inter-token latency while prompts are prefilled: one of :data:`POLICY_WORDS`, a number of
+plain decode steps or, with ``ms`` after the number, milliseconds (speculative/beside_bounds.py); unset: balanced."""
 POLICY_WORDS = ("latency", "balanced", "throughput")
 REQUEST_TOKENS = "SGLANG_GEMMA4_REQUEST_TOKENS"
 """Not a switch: tokens of a typical request, prompt and answer, for which the KV pools are sized (memory/given.py); unset: 8,192."""
 RESERVE_GIB = "SGLANG_GEMMA4_RESERVE_GIB"
-"""Not a switch: GiB of the card kept beside weights and KV, or `auto`: calculated (memory/reserve.py); unset: SGLang's rule."""
+"""Not a switch: GiB of the GPU kept free besides weights and KV, or `auto`: calculated (memory/reserve.py); unset:
+SGLang's rule."""
 FOUR_BIT_ROWS = "SGLANG_GEMMA4_FOUR_BIT_ROWS"
-"""Not a switch: the most rows of a 4-bit dense product that our kernel multiplies, with the weight as loaded; 0: Marlin multiplies all;
-unset: :data:`HOPPER_FOUR_BIT_ROWS` on a Hopper, elsewhere 0."""
+"""Not a switch: the most rows of a GEMM for which our kernel multiplies a 4-bit dense weight, with the weight as
+loaded. 0: Marlin multiplies all. Unset: :data:`HOPPER_FOUR_BIT_ROWS` on a Hopper, elsewhere 0."""
 MOST_FOUR_BIT_ROWS = 64
-"""Of a product of ours (``kernels/dense/few_row_linear.py``)."""
+"""Most rows that our kernel takes (``kernels/dense/few_row_linear.py``)."""
 HOPPER_FOUR_BIT_ROWS = 32
-"""At 64 rows four products of a layer of 26B-A4B take 97 µs on an H200 and 90 with the weights written out for cuBLAS, at 32 rows 55 and 88
+"""At 64 rows dequantising the weights for cuBLAS is faster than our kernel on an H200, at 32 rows it is much slower
 (``runs/2026-11-26-26b-h200-int4``)."""
 NO_SWITCHES = (
     WITHOUT, DEBUG_DIR, CACHE_DIR, SHARED_WEIGHTS, VLLM_PYTHON, BESIDE_TOKENS, BESIDE_GAP, REQUEST_TOKENS, RESERVE_GIB, FOUR_BIT_ROWS,
@@ -92,106 +94,128 @@ _TABLE = (
         "SGLANG_GEMMA4_CONFIGS",
         True,
         "correctness",
-        "Text-only, unified and quantised checkpoints load as named in transformers; raw texts have one BOS.",
+        "Text-only, unified and quantised checkpoints load with transformers' names; raw texts get one BOS.",
     ),
     Switch(
         "SGLANG_GEMMA4_MODEL_FIXES",
         True,
         "correctness",
-        "Router scale, gelu, window, page tables, chunks, KV from hosts and servers are as they should be.",
+        "Router scale, gelu, window, page tables, chunks, and KV from host or prefill server are correct.",
     ),
     Switch(
-        "SGLANG_GEMMA4_WEIGHT_UPDATES", True, "correctness", "Nothing stale is left after a weight update, or after memory was released."
+        "SGLANG_GEMMA4_WEIGHT_UPDATES",
+        True,
+        "correctness",
+        "No stale state is left after a weight update, or after memory was released and resumed.",
     ),
-    Switch("SGLANG_GEMMA4_ANSWER_PARSER", True, "correctness", "Thoughts and tool calls are read rightly, and without naming a parser."),
-    Switch("SGLANG_GEMMA4_TOOL_GRAMMAR", True, "correctness", "Calls that must come follow Gemma 4's syntax; blanks in JSON are bounded."),
+    Switch("SGLANG_GEMMA4_ANSWER_PARSER", True, "correctness", "Thoughts and tool calls are parsed correctly, without a parser flag."),
+    Switch(
+        "SGLANG_GEMMA4_TOOL_GRAMMAR", True, "correctness", "Forced tool calls follow Gemma 4's syntax; runs of blanks in JSON are limited."
+    ),
     Switch(
         "SGLANG_GEMMA4_REQUEST_CHECKS",
         True,
         "correctness",
-        "What a client sends is judged before the scheduler; what fails in a step fails alone.",
+        "Requests are checked before the scheduler; one that fails in a step fails alone.",
     ),
-    Switch("SGLANG_GEMMA4_LORA", True, "correctness", "LoRA adapters work, under MTP too."),
-    Switch("SGLANG_GEMMA4_ATTENTION", True, "attention", "Prefill, decode and MTP's verify step on triton go through kernels for Gemma 4."),
-    Switch("SGLANG_GEMMA4_QKV", True, "attention", "Norms and rotation of queries, keys and values, and their KV write, are one launch."),
-    Switch("SGLANG_GEMMA4_EXPERTS", True, "layers and experts", "The experts' kernels and tiles for few tokens, many, and prefill."),
-    Switch("SGLANG_GEMMA4_NORMS", True, "layers and experts", "The norms of a layer are joined into few launches."),
+    Switch("SGLANG_GEMMA4_LORA", True, "correctness", "LoRA adapters work, with MTP too."),
     Switch(
-        "SGLANG_GEMMA4_FEW_ROW_LINEAR", True, "layers and experts", "Dense products of a few rows read each weight once, in one launch."
+        "SGLANG_GEMMA4_ATTENTION", True, "attention", "Prefill, decode and MTP's verify step on triton use attention kernels for Gemma 4."
     ),
-    Switch("SGLANG_GEMMA4_DEPENDENT_LAUNCH", True, "layers and experts", "On Hopper, kernels start while the kernel before still ends."),
-    Switch("SGLANG_GEMMA4_DENSE_OVERLAP", True, "layers and experts", "A MoE layer's dense FFN runs beside its experts in decode graphs."),
+    Switch("SGLANG_GEMMA4_QKV", True, "attention", "One launch norms and rotates queries, keys and values and writes the KV pool."),
+    Switch(
+        "SGLANG_GEMMA4_EXPERTS",
+        True,
+        "layers and experts",
+        "Experts use this package's kernels and tiles for few tokens, many tokens and prefill.",
+    ),
+    Switch("SGLANG_GEMMA4_NORMS", True, "layers and experts", "The norms of a layer are fused into fewer launches."),
+    Switch("SGLANG_GEMMA4_FEW_ROW_LINEAR", True, "layers and experts", "Dense GEMMs of a few rows read each weight once, in one launch."),
+    Switch(
+        "SGLANG_GEMMA4_DEPENDENT_LAUNCH", True, "layers and experts", "On Hopper, a kernel starts before the previous kernel has ended."
+    ),
+    Switch(
+        "SGLANG_GEMMA4_DENSE_OVERLAP",
+        True,
+        "layers and experts",
+        "In decode graphs a MoE layer's dense FFN runs concurrently with its experts.",
+    ),
     Switch(
         GRAPH_SIZES,
         True,
         "layers and experts",
-        "Decode graphs are captured where padding would cost (26B-A4B without speculation; 1: with it too).",
+        "Decode graphs exist where padding is costly (26B-A4B without speculation; 1: with speculation too).",
     ),
     Switch(
         "SGLANG_GEMMA4_MTP_DEFAULTS",
         True,
         "MTP",
-        "A draft model alone is enough: NEXTN, 3 steps; `auto` takes the -assistant beside the model.",
+        "A draft path alone selects NEXTN with 3 steps; `auto` finds the -assistant next to the model.",
     ),
-    Switch(FORCE_EAGLE, False, "MTP", "NEXTN and EAGLE stay EAGLE for a Gemma 4 draft with KV of its own."),
+    Switch(FORCE_EAGLE, False, "MTP", "NEXTN and EAGLE stay EAGLE for a Gemma 4 draft with its own KV."),
     Switch(
         MTP_V2,
         True,
         "MTP",
         "MTP drafts and verifies in SGLang's overlapped loop (v2).",
-        zero="a synchronous worker (v1): slower, plain, the safe mode.",
+        zero="a synchronous worker (v1): slower, simple, the safe mode.",
     ),
     Switch(
-        "SGLANG_GEMMA4_FROZEN_VIEWS", True, "MTP", "MTP works on every backend, without overlap, in prefill/decode pairs and adaptively."
+        "SGLANG_GEMMA4_FROZEN_VIEWS",
+        True,
+        "MTP",
+        "MTP works on every backend, without overlap, with prefill/decode servers and adaptively.",
     ),
-    Switch("SGLANG_GEMMA4_FROZEN_CHAIN", True, "MTP", "The draft at topk 1 is a chain of maxima, without waits or logits."),
-    Switch("SGLANG_GEMMA4_VERIFY_RULES", True, "MTP", "Penalties, top-p, top-k, min-p and stops act under speculation as without."),
+    Switch("SGLANG_GEMMA4_FROZEN_CHAIN", True, "MTP", "At topk 1 each draft token is an argmax, without host waits or logits in memory."),
+    Switch("SGLANG_GEMMA4_VERIFY_RULES", True, "MTP", "Penalties, top-p, top-k, min-p and stops act with speculation as without it."),
     Switch("SGLANG_GEMMA4_SHARDED_HEAD", True, "MTP", "Each tensor-parallel rank scores its part of the vocabulary."),
     Switch(
-        "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills go through FlashAttention-4 where it is measured faster."
+        "SGLANG_GEMMA4_FLASH_PREFILL", True, "prefill", "On Hopper, long prefills use FlashAttention-4 where it is measured to be faster."
     ),
     Switch(
         BESIDE,
         True,
         "prefill",
-        "Prompts join running requests' forwards (26B-A4B, Hopper; 1: everywhere) or take turns (E2B, E4B).",
+        "Prefill shares a batch with decode (26B-A4B on Hopper; 1: everywhere) or alternates (E2B, E4B).",
     ),
-    Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) prefill only the rows that are read."),
+    Switch("SGLANG_GEMMA4_YOCO", True, "prefill", "Layers that share KV (E2B, E4B) compute only the prompt rows that are read."),
     Switch(
         "SGLANG_GEMMA4_PREFILL_GRAPH",
         True,
         "prefill",
-        "Prefills of up to some thousand tokens are replayed from CUDA graphs, images included.",
+        "Prefills of up to a few thousand tokens, also with images, are replayed from CUDA graphs.",
         other_name=PREFILL_GRAPH_FOR_MM,
     ),
     Switch(
         "SGLANG_GEMMA4_COMPILE_AHEAD",
         True,
         "prefill",
-        "Kernels that are not on disk, most of them of prefill graphs, compile while weights load.",
+        "Kernels that are not on disk, mostly for prefill graphs, compile while weights load.",
     ),
     Switch(
         "SGLANG_GEMMA4_MEDIA_FIXES",
         True,
         "images",
-        "Images and sounds are read as in transformers, or not at all with --language-model-only.",
+        "Images and audio are read as in transformers, or not at all with --language-model-only.",
     ),
-    Switch("SGLANG_GEMMA4_BATCHED_VISION", True, "images", "Images of a batch are encoded together, and their features stay on the card."),
+    Switch("SGLANG_GEMMA4_BATCHED_VISION", True, "images", "Images of a batch are encoded together, and their features stay on the GPU."),
     Switch(
         "SGLANG_GEMMA4_POOL_SIZES",
         True,
         "memory",
-        "KV pools are sized by window and running requests; nothing is held for layers without KV.",
+        "KV pools are sized by window and running requests; layers without KV take no memory.",
     ),
     Switch(MASTER, True, "diagnosis", "The whole package; 0 leaves stock SGLang as it is."),
     Switch(STRICT, False, "diagnosis", "The process ends at the first patch that cannot be applied."),
-    Switch("SGLANG_GEMMA4_REPORT", True, "diagnosis", "Banner, start table, and the patches in /server_info and /metrics."),
-    Switch(PREFLIGHT, True, "diagnosis", "What does not fit is refused before weights are loaded, with the reason."),
+    Switch(
+        "SGLANG_GEMMA4_REPORT", True, "diagnosis", "The log has a banner and a start table; /server_info and /metrics list the patches."
+    ),
+    Switch(PREFLIGHT, True, "diagnosis", "Unsupported models and flags are rejected before weights are loaded, with the reason."),
     Switch(
         "SGLANG_GEMMA4_DEBUG",
         False,
         "diagnosis",
-        "Every index that attention follows is checked; a bad one ends in a named error and a dump.",
+        "Every index is checked before attention follows it; a bad one ends in a named error and a dump.",
         other_name=TRTLLM_DEBUG,
     ),
     Switch("SGLANG_GEMMA4_DUMMY_WEIGHTS", True, "diagnosis", "--load-format dummy fills in weights of realistic spread."),
@@ -257,13 +281,14 @@ def check_name(name: str, value: str) -> None:
 
 
 def four_bit_rows(capability: tuple[int, int] | None, environ: Mapping[str, str] = os.environ) -> int:
-    """Rows up to which our kernel multiplies 4-bit dense weights as they were loaded; 0: they are repacked for Marlin.
+    """Rows up to which our kernel multiplies 4-bit dense weights as they were loaded; 0: they are repacked for
+    Marlin.
 
     Args:
-        capability: the card's compute capability, None without a card.
+        capability: the GPU's compute capability, None without a GPU.
 
     Raises:
-        SwitchError: what is given is no whole number from 0 to :data:`MOST_FOUR_BIT_ROWS`.
+        SwitchError: the value is not a whole number from 0 to :data:`MOST_FOUR_BIT_ROWS`.
     """
     given = environ.get(FOUR_BIT_ROWS, "").strip()
     if not given:

@@ -1,4 +1,4 @@
-"""Model, flags and card of the server that a process belongs to."""
+"""Model, flags and GPU of the server that a process belongs to."""
 
 import sys
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Server:
-    """Model, flags and card of the server that this process belongs to, as SGLang resolved them.
+    """Model, flags and GPU of the server that this process belongs to, as SGLang resolved them.
 
-    ``text`` is the config of the language model. ``capability`` is the card's compute capability, None without a CUDA card;
-    ``kernels`` says whether Triton's kernels run: on a card, or under its interpreter.
+    ``text`` is the config of the language model. ``capability`` is the GPU's compute capability, None without a CUDA
+    GPU. ``kernels`` says whether Triton's kernels run: on a GPU, or under its interpreter.
     """
 
     arguments: Any
