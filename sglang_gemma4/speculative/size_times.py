@@ -24,10 +24,8 @@ class Times:
     """Times by size: sizes between two of :func:`admission.ladder` share a bucket; between buckets times are linear."""
 
     def __init__(self, octave: int = 2, growth: float = 1.0, old: int = OLD) -> None:
-        """Args:
-        octave: buckets per octave of sizes, 1 or 2.
-        growth: exponent with which times grow above the largest measured size.
-        old: steps without a size after which its times expire."""
+        """Use ``octave`` buckets per octave of sizes, 1 or 2. Above the largest measured size times grow with the
+        power ``growth``. After ``old`` steps without a size its times expire."""
         self._old = old
         self._found: dict[int, deque[tuple[int, float]]] = {}
         self._last: dict[int, int] = {}
