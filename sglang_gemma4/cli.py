@@ -21,7 +21,7 @@ from sglang_gemma4.tiny.quantisation import FORMATS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; its exit status. Errors a user can mend are one line on stderr and status 2."""
+    """Run one subcommand and return its exit status. Errors that a user can fix are one line on stderr and status 2."""
     words = list(sys.argv[1:] if argv is None else argv)
     flags: list[str] = []
     if words[:1] == ["bench"] and "--" in words:  # argparse takes what follows -- for more positionals, wherever MODEL stands
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Version(argparse.Action):
-    """One line whatever the terminal's width, and the end."""
+    """Print the version on one line, whatever the terminal's width, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_args: object) -> None:
         print(versions_line())

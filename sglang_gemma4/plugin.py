@@ -1,4 +1,5 @@
-"""What SGLang calls in every process through the ``sglang.srt.plugins`` entry point. It wires and decides nothing."""
+"""What SGLang calls in every process through the ``sglang.srt.plugins`` entry point. This module only wires; it
+decides nothing."""
 
 import contextlib
 import logging

@@ -1,6 +1,6 @@
-"""What every command shows people: aligned tables that fit the terminal, and a line on stderr about what takes time.
+"""Terminal output of every command: aligned tables that fit the terminal, and lines on stderr about what takes time.
 
-Where standard output is no terminal, rows are plain lines that nothing wraps or cuts.
+If standard output is not a terminal, rows are plain lines that are neither wrapped nor cut.
 """
 
 import shutil
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 LEAST = 24
-"""Columns of the last cell of a row, at least, however narrow the terminal is."""
+"""Fewest columns of the last cell of a row, however narrow the terminal is."""
 
 
 def width() -> int | None:
@@ -18,7 +18,7 @@ def width() -> int | None:
 
 
 def say(text: str) -> None:
-    """A line on stderr, at once: what the command does before its output comes."""
+    """Print a line to stderr at once: what the command does before its output comes."""
     print(f"sglang-gemma4: {text}", file=sys.stderr, flush=True)
 
 
@@ -28,11 +28,11 @@ def table(
     """Lines of aligned columns.
 
     Args:
-        heads: the first line, or nothing.
-        rows: one with fewer cells than the heads ends in a cell that takes the room of the rest.
+        heads: the first line; may be empty.
+        rows: the last cell of a row with fewer cells than the heads takes the remaining width.
         right: columns that are aligned on the right, as numbers are.
         limit: columns of the terminal; the last column is wrapped to it.
-        gap: between columns.
+        gap: text between columns.
     """
     every = [*([heads] if heads else []), *rows]
     count = max(map(len, every), default=0)

@@ -1,4 +1,5 @@
-"""From the target's logits to accepted tokens, where SGLang calls ``eagle_sample``: one ordered path through our parts."""
+"""The path from the target's logits to accepted tokens, where SGLang calls ``eagle_sample``: our parts in one fixed
+order."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,7 +12,8 @@ def sample(original: Callable[..., Any], verify_input: Any, batch: Any, logits_o
     """Around ``eagle_sample``.
 
     Returns:
-        As SGLang's: ``predict`` [requests · nodes], accepted rows of each request [requests], and which rows they are.
+        As SGLang's: ``predict`` [requests · nodes], number of accepted rows of each request [requests], and which
+            rows they are.
     """
     from sglang_gemma4.speculative import chain_acceptance, verify_cuts, verify_penalties
 

@@ -22,7 +22,7 @@ ONLY_ASSISTANTS = ("pre_projection.", "post_projection.", "masked_embedding.")
 """Prefixes of tensor names that only assistants have."""
 ORDER = "_sglang_gemma4_head_order"
 CARD_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError)
-"""After these errors the weights on the card cannot be trusted; they are raised again."""
+"""After these errors the weights on the GPU cannot be trusted; they are raised again."""
 Reply = tuple[bool, str]
 Load = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def is_gemma4(model: Any) -> bool:
 
 
 def architectures(path: str) -> list[str]:
-    """The classes that a checkpoint (folder or hub name) is of; none if it has no config.json."""
+    """Class names in a checkpoint's config.json (folder or hub name); empty if it has none."""
     from transformers import PretrainedConfig
 
     try:
@@ -60,8 +60,9 @@ def has_assistant(manager: Any) -> bool:
 
 
 def ask_for_assistant(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around the scheduler's ``update_weights_from_disk``: refused are an assistant's checkpoint where the server has none, and that of
-    another model, as a draft with keys of its own is, whose tensors SGLang writes into the target where names are the same."""
+    """Around the scheduler's ``update_weights_from_disk``: refuse an assistant's checkpoint if the server has none,
+    and a checkpoint of another model. SGLang would write tensors of the latter into the target where names are the
+    same, as with a draft that has its own keys."""
     target = next((runner.model for _, runner in manager._select_runners("target") if is_gemma4(runner.model)), None)
     refused = None if target is None else _of_another(request.model_path, target, has_assistant(manager))
     if refused is None:
@@ -72,7 +73,7 @@ def ask_for_assistant(original: Callable[..., Any], manager: Any, request: Any) 
 
 
 def _of_another(path: str, target: Any, drafts: bool) -> str | None:
-    """Why a checkpoint is neither for the target nor, if an assistant ``drafts``, for that; or None."""
+    """Why a checkpoint is neither the target's nor, if an assistant ``drafts``, the assistant's; or None."""
     held = architectures(path)
     if not held or set(held) & {*ARCHITECTURES, *(ASSISTANTS if drafts else ())}:
         return None
@@ -85,9 +86,9 @@ def _of_another(path: str, target: Any, drafts: bool) -> str | None:
 
 
 def begin(original: Callable[..., Any], manager: Any, request: Any) -> Any:
-    """Around the scheduler's ``begin_weight_update``: no session for a model that takes no other weights.
+    """Around the scheduler's ``begin_weight_update``: refuse a session for a model that accepts no other weights.
 
-    Its end would rearrange that model's layers again, though no tensor came.
+    The end of the session would rearrange that model's layers again, though no tensor came.
     """
     for role, runner in manager._select_runners(request.selector):
         if is_gemma4(runner.model) and (reason := reason_against_update(runner.model)) is not None:
@@ -99,24 +100,26 @@ def begin(original: Callable[..., Any], manager: Any, request: Any) -> Any:
 
 
 def share_scales(reply: Any, manager: Any, *_args: Any) -> Any:
-    """After ``end_weight_update``: the target's checkpoint was read again, and with it the scales of the KV cache."""
+    """After ``end_weight_update``: share the KV scales again, because the target's checkpoint was read again."""
     if has_assistant(manager):
         views.share_all_kv_scales(manager.draft_worker.draft_worker)
     return reply
 
 
 def name_target(original: Callable[..., None], manager: Any, model_path: str, load_format: str) -> None:
-    """Around ``TokenizerManager._update_model_path_info``: the served model is not an assistant whose weights came."""
+    """Around ``TokenizerManager._update_model_path_info``: keep the served model's name when an assistant's weights
+    were loaded."""
     if not path_holds_assistant(model_path):
         original(manager, model_path, load_format)
 
 
 def update_from_disk(update: Callable[..., Reply], updater: Any, model_path: str, *args: Any, **kwargs: Any) -> Reply:
-    """Around ``WeightUpdater.update_weights_from_disk``, which SGLang calls for the target and then for the assistant.
+    """Around ``WeightUpdater.update_weights_from_disk``, which SGLang calls for the target and then for the
+    assistant.
 
     Returns:
-        Success and a message. Success also where the checkpoint is for the other model. After a checkpoint that does not fit, the last
-        one is loaded again.
+        Success and a message. Success also if the checkpoint is for the other model. After a checkpoint that does not
+            fit, the previous one is loaded again.
     """
     if not is_gemma4(updater.get_model()):
         return update(updater, model_path, *args, **kwargs)
@@ -208,12 +211,15 @@ def load_in_order(load: Load, model: Any, weights: Any) -> Any:
 
 @torch.no_grad()
 def sort_head(sort: Callable[[Any], None], model: Any) -> None:
-    """Around ``_reorder_embedding_to_centroid_order``: keep the order on the host, where weight updates and pauses do not change it.
+    """Around ``_reorder_embedding_to_centroid_order``: keep the order on the host, where weight updates and pauses do
+    not change it.
 
-    On a server that started with random weights ``token_ordering`` is no permutation until it is loaded; the head is sorted then.
+    On a server that started with random weights ``token_ordering`` is not a permutation until it is loaded; the head
+    is sorted then.
 
     Raises:
-        ValueError: an entry is no token of the vocabulary. A draft of it would read past the target's embeddings.
+        ValueError: an entry is not a token of the vocabulary. Drafting that token would read past the target's
+            embeddings.
     """
     order = model.token_ordering.long()
     least, most = order.aminmax()

@@ -1,7 +1,9 @@
-"""What a greedy verify step of chains accepts and hands to the next step, by one launch (``kernels/accept_chain.py``).
+"""What a greedy verify step of chains accepts and hands to the next step, by one launch
+(``kernels/accept_chain.py``).
 
-SGLang's functions stay where they are called. :func:`accept` answers for ``eagle_sample``; the tensors that it returns carry what else the
-launch wrote to those behind it, which would compute the same: :func:`commit`, :func:`last_hidden`.
+SGLang still calls its functions in the same places. :func:`accept` answers for ``eagle_sample``. The tensors that it
+returns carry the launch's other results to the later functions that would compute the same: :func:`commit`,
+:func:`last_hidden`.
 """
 
 from collections.abc import Callable
@@ -111,9 +113,9 @@ def _simulated(verify_input: Any) -> int | None:
 
 
 def commit(original: Callable[..., Any], predict: torch.Tensor, *args: Any, num_draft_tokens: int = 0, **named: Any) -> Any:
-    """Around ``prepare_verify_commit_outputs``: what it would compute of the launch's ``predict``.
+    """Around ``prepare_verify_commit_outputs``: what it would compute from the launch's ``predict``.
 
-    What follows for mambas and for an assistant with KV of its own is left out: a Gemma 4 has neither.
+    The steps for mamba layers and for an assistant with its own KV are left out: a Gemma 4 has neither.
     """
     written: Written | None = getattr(predict, WRITTEN, None)
     if written is None:

@@ -1,13 +1,15 @@
 """How many tokens to draft before each verify step: the number that yields the most tokens per second.
 
-For every range of batch sizes (:class:`Choice`) two things are measured while decoding: the probability that the draft token of a position
-is accepted if those before it were (``acceptance``), and the relative cost of a step with k draft tokens (``step_costs``). The chosen k
-has the largest (1 + expected accepted tokens) / step time; k = 0 is plain decoding.
+For every range of batch sizes (:class:`Choice`) two things are measured while decoding: the probability that the
+draft token of a position is accepted if those before it were (``acceptance``), and the relative cost of a step with k
+draft tokens (``step_costs``). The chosen k has the largest (1 + expected accepted tokens) / step time; k = 0 is plain
+decoding.
 
-Measurements of lengths that are not in use get stale, so another k is tried now and then for a few steps. Trials and wrong choices are
-paid from a time budget, the purse: it grows by a share of the time that plain decoding would have taken and shrinks by what speculation
-took longer. With an empty purse decoding is plain. So in any run, and in each range of batch sizes, speculation takes at most
-``Rules.share`` longer than plain decoding, plus ``Rules.purse`` plain steps, plus the steps in flight when the purse became empty.
+Measurements of lengths that are not in use get stale, so another k is tried now and then for a few steps. Trials and
+wrong choices are paid from a time budget (:class:`Purse`). It grows by a share of the time that plain decoding would
+have taken, and shrinks by the extra time of speculation. With an empty budget decoding is plain. So in any run, and
+in each range of batch sizes, speculation takes at most ``Rules.share`` longer than plain decoding, plus
+``Rules.purse`` plain steps, plus the steps in flight when the budget became empty.
 
 Pure Python: lengths, counts and seconds in, a length out. Nothing here waits for a device or reads a clock.
 """
@@ -145,7 +147,8 @@ class Choice:
         return self.plain and self.purse.left <= 0.0
 
     def _pay(self, steps: int, tokens: float, seconds: float | None) -> None:
-        """Charge a step to the purse. A step counts at most twice its usual time, so that stalls are not blamed on the draft."""
+        """Charge a step to the budget. A step counts at most twice its usual time, so that stalls are not blamed on
+        the draft."""
         if not self.plain or 0 not in self.costs.ratio:
             return
         took = usual = self.costs.times_plain(steps)
@@ -182,7 +185,7 @@ class Choice:
         self._wait, self._next_wait = self.rules.calm, 2 * self.rules.calm
 
     def _begin(self, batch: int) -> Trial | None:
-        """The next trial, or None if no length is worth one or the purse cannot pay for it."""
+        """The next trial, or None if no length is worth one or the budget cannot pay for it."""
         self._wait = 1
         if self.current not in self.costs.ratio:
             return None

@@ -1,4 +1,5 @@
-"""Penalties and cuts in DSpark's verify step, as :mod:`.blocks` has them in DFlash's. Stock's knows neither penalties nor min-p."""
+"""Penalties and cuts in DSpark's verify step, as :mod:`.blocks` does for DFlash's. Stock's step supports neither
+penalties nor min-p."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +21,8 @@ def accept(
     prefix_lens: torch.Tensor,
     **named: Any,
 ) -> Any:
-    """Around ``TargetVerifyExecutor.accept_and_finalize``: on penalised logits, and then not by what a verify graph has accepted already.
+    """Around ``TargetVerifyExecutor.accept_and_finalize``: judge penalised logits; what a verify graph has accepted
+    already is then not used.
 
     Args:
         verify_ids_2d: [requests, block + 1], the last token of each answer and its drafts.
@@ -41,7 +43,8 @@ def accept(
 
 
 def with_min_p(original: Callable[..., Any], *, sampling_info: Any, **named: Any) -> Any:
-    """Around ``_accept_sampling_core``: min-p alone takes the way of top-k and top-p, on which :func:`.blocks.target_probs` cuts."""
+    """Around ``_accept_sampling_core``: min-p alone takes the path of top-k and top-p, where
+    :func:`.blocks.target_probs` cuts."""
     if sampling_info.need_min_p_sampling:
         sampling_info = copy.copy(sampling_info)
         sampling_info.need_top_k_sampling = True  # of the whole vocabulary, for who has none

@@ -40,7 +40,7 @@ def make_chain(worker: Any) -> None:
 
 
 def centroid_head(original: Callable[[Any, Any], Any], model: Any, hidden_states: Any) -> Any:
-    """Around ``_apply_centroid_masking`` (E2B, E4B): the token itself where nobody reads the logits."""
+    """Around ``_apply_centroid_masking`` (E2B, E4B): return the token itself where no one reads the logits."""
     if not getattr(model, TOKENS_ONLY, False):
         return original(model, hidden_states)
     from sglang_gemma4.speculative import chain
@@ -95,5 +95,5 @@ def select_last(original: Callable[[Any, Any, Any], Any], worker: Any, batch: An
 
 
 def not_under_v1(environ: Mapping[str, str]) -> str | None:
-    """The worker v1 is what a chain is checked against, so it drafts without one."""
+    """Why no chain is used under the worker v1: it is the reference that a chain is checked against."""
     return None if switches.is_on(switches.MTP_V2, environ) else f"{switches.MTP_V2}=0 selects the worker v1, which has a loop of its own"

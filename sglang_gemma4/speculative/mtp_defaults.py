@@ -9,14 +9,14 @@ from sglang_gemma4.models.config_files import PreflightError, is_assistant, read
 
 AUTO = "auto"
 STEPS, TOPK = 3, 1
-"""Draft steps and candidates per step, as in every run of this repository. Other values were not compared on a card."""
+"""Draft steps and candidates per step, as in every run of this repository. Other values were not compared on a GPU."""
 
 
 def sibling(model: str) -> str:
     """Path or hub name of a target's assistant: the target's with ``-assistant`` added.
 
     Raises:
-        PreflightError: the target is a local directory and the assistant is not beside it.
+        PreflightError: the target is a local directory and the assistant is not next to it.
     """
     name = f"{model.rstrip('/')}-assistant"
     if Path(model).is_dir() and not Path(name).is_dir():

@@ -1,9 +1,11 @@
-"""MTP on SGLang's unified memory (``--enable-unified-memory``): the frozen draft reads the target's pages through the target's tables.
+"""MTP on SGLang's unified memory (``--enable-unified-memory``): the frozen draft reads the target's pages through the
+target's tables.
 
-One buffer holds the pages of full and of sliding layers, and its split moves with the load. What a request's row names are virtual slots;
-two tables, one for each kind of layer, say where a slot's page lies at present. SGLang fuses a draft that owns KV into the target's pages,
-and gives any other a pool as large as the virtual space. A frozen draft is neither: it writes nothing and reads the target's own pages. So
-its unused pool stays at the 64 slots that its worker asks for, nothing is fused, and its runner translates by the target's tables.
+One buffer holds the pages of full and of sliding layers, and its split moves with the load. A request's row names
+virtual slots. Two tables, one for full and one for sliding layers, say where a slot's page is at present. SGLang
+fuses a draft that owns KV into the target's pages, and gives any other draft a pool as large as the virtual space. A
+frozen draft needs neither: it writes nothing and reads the target's own pages. So its unused pool stays at the 64
+slots that its worker asks for, nothing is fused, and its runner translates by the target's tables.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,15 +15,16 @@ from sglang_gemma4.patching.arguments import SeenAs
 
 ALGORITHM = "FROZEN_KV_MTP"
 BACKENDS = ("triton",)
-"""Attention backends on which the draft was looked into: they read through the translator of the runner on every path of the draft."""
+"""Attention backends that were checked with the draft: they read through the translator of the runner on every path
+of the draft."""
 
 
 def problems(resolved: Any, backends: tuple[str | None, ...], own: tuple[str, ...] = ()) -> Iterator[str]:
-    """What MTP with unified memory was not made for, each with its remedy.
+    """What MTP with unified memory does not support, each with its remedy.
 
     Args:
         resolved: the server's resolved arguments.
-        backends: of prefill and of decode.
+        backends: names of the prefill and of the decode backend.
         own: names of this package's CPU backends, if the process has them.
     """
     flag = "--enable-unified-memory with MTP"
@@ -71,10 +74,10 @@ def no_placement(original: Callable[[Any], Any], configurator: Any) -> Any:
 
 
 def own_small_pool(original: Callable[..., Any], configurator: Any, **given: Any) -> Any:
-    """Around ``KVCacheConfigurator._init_pools``: the draft's unused pool is of the size that its worker asked for.
+    """Around ``KVCacheConfigurator._init_pools``: keep the draft's unused pool at the size that its worker asked for.
 
-    SGLang would give it a slot for each of the target's virtual ones. The pool gets an allocator of its own, which nobody asks for slots;
-    the draft's runner keeps the target's, as in a server without unified memory.
+    SGLang would give it a slot for each of the target's virtual ones. The pool gets an allocator of its own, from
+    which no one takes slots; the draft's runner keeps the target's, as in a server without unified memory.
     """
     from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWAAllocatorBase
 
@@ -91,8 +94,8 @@ def own_small_pool(original: Callable[..., Any], configurator: Any, **given: Any
 def translate_as_target(worker: Any) -> None:
     """Give the draft the target's translator of slots, before the draft's attention backends are built.
 
-    Backends, batches and graphs of the draft take the translator from its runner. That of the draft's own pool would pass virtual slots on
-    as they are.
+    Backends, batches and graphs of the draft take the translator from its runner. The translator of the draft's own
+    pool would pass virtual slots on as they are.
     """
     target = worker.target_worker.model_runner.kv_index_translator
     if target.is_translating:

@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 def switch_overlap_off(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """A wrapper of SGLang's resolution step that knows the algorithm at last."""
+    """A wrapper of SGLang's resolution step after which the algorithm is known: switch overlap off for the worker v1.
+    """
     from sglang.srt.arg_groups.model_override_base import resolved_view
     from sglang.srt.arg_groups.overrides import declare_resolution
 
@@ -57,7 +58,7 @@ def metadata_view(worker: Any, forward_batch: Any) -> Iterator[None]:
 
 
 def pool_view(worker: Any, _forward_batch: Any) -> AbstractContextManager[None]:
-    """Replaces ``_target_kv_pool_view``: the draft's forward on the target's KV."""
+    """Replaces ``_target_kv_pool_view``: context for the draft's forward on the target's KV."""
     from sglang_gemma4.speculative import views
 
     view: AbstractContextManager[None] = views.target_view(worker.draft_attn_backend, _target_pool(worker))
@@ -85,7 +86,7 @@ def prepare_backend(backend: Any, worker: Any) -> None:
 
 
 def refuse_unknown(backend: Any, worker: Any) -> None:
-    """End the start where no adapter gives ``backend`` the target's KV."""
+    """End the start if no adapter gives ``backend`` the target's KV."""
     from sglang_gemma4.speculative import views
 
     views.swaps(backend, _target_pool(worker))
@@ -102,7 +103,8 @@ SHARDED = "SGLANG_GEMMA4_SHARDED_HEAD"
 
 
 def prepare_draft(_result: None, worker: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``FrozenKVMTPDraftWorker.alloc_memory_pool``: what the draft's backends and graphs are built with."""
+    """After ``FrozenKVMTPDraftWorker.alloc_memory_pool``: prepare what the draft's backends and graphs are built
+    with."""
     if is_on("unified_draft"):
         from sglang_gemma4.speculative import unified_pool
 
@@ -166,7 +168,7 @@ NONE = "_sglang_gemma4_no_recurrent_states"
 
 
 def commit(original: Callable[..., None], target_worker: Any, *args: Any, **kwargs: Any) -> None:
-    """Around ``commit_mamba_states_after_verify``, whose answer for a Gemma 4 is always that there is nothing to do."""
+    """Around ``commit_mamba_states_after_verify``, which has nothing to do for a Gemma 4."""
     runner = target_worker.model_runner
     if NONE not in vars(runner):
         setattr(runner, NONE, named_gemma4(runner.model_config.hf_config))
@@ -175,7 +177,8 @@ def commit(original: Callable[..., None], target_worker: Any, *args: Any, **kwar
 
 
 def unsupported_reason(original: Callable[[Any], str | None], server_args: Any) -> str | None:
-    """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, every reason but its name, and that of the worker v1."""
+    """Around ``adaptive_unsupported_reason``: for FROZEN_KV_MTP, keep every reason except the algorithm's name, and
+    add that of the worker v1."""
     from sglang.srt.arg_groups.overrides import resolving_view
 
     if resolving_view(server_args).speculative_algorithm != "FROZEN_KV_MTP":
