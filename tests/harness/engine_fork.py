@@ -26,7 +26,7 @@ LOG_TAIL = 80
 """Lines of the engine's log in a failure message."""
 
 SECONDS_TO_END = 120.0
-"""For the nursery to say that an engine that was killed has ended."""
+"""Seconds in which the nursery must report that a killed engine has ended."""
 
 CHECKS = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
@@ -73,10 +73,11 @@ class Group:
 
 
 NO_DUMPS = {"SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
-"""An engine whose scheduler died ends without the dumps for which SGLang would first wait five seconds."""
+"""With these an engine whose scheduler died ends without dumps, for which SGLang would first wait five seconds."""
 
 INTERPRETED = ("qkv_rope", "kv_write", "fresh_kv", "draft_argmax", "grouped_experts")
-"""Patches that the nursery with Triton's interpreter leaves out beside switches (``crash_repro.engines.KERNELS_OFF``)."""
+"""Patches that the nursery with Triton's interpreter leaves out in addition to switches
+(``crash_repro.engines.KERNELS_OFF``)."""
 
 
 def without(*patches: str) -> dict[str, str]:
@@ -121,10 +122,11 @@ class Nursery:
         own_patches: Any = False,  # a bool; but then mypy would refuse ``**options`` of other types
         **engine_kwargs: Any,
     ) -> list[list[Output]]:
-        """Start an engine, send the groups in turn, stop it; outputs by group and prompt.
+        """Start an engine, send the groups one after the other, stop it; outputs by group and prompt.
 
         Args:
-            own_patches: the engine's process places the patches itself, where others of the same environment are forked with them in place.
+            own_patches: the engine's process places the patches itself. By default an engine is forked with them in
+                place.
 
         Raises:
             EngineFailed: on any error or after ``time_limit`` seconds, with the end of the log.
@@ -144,13 +146,14 @@ class Nursery:
         return [[Output(**output, log=text) for output in group] for group in answer["groups"]]
 
     def run_script(self, script: Path, env: Mapping[str, str], time_limit: float, own_patches: bool, *arguments: str) -> tuple[int, str]:
-        """Run a script of ``crash_repro`` with ``arguments`` in a process of its own; its exit status and what it printed.
+        """Run a script of ``crash_repro`` with ``arguments`` in its own process; returns its exit status and output.
 
         Args:
-            own_patches: it, or each of its engines, places the patches, as without a nursery; else they are in place as it begins.
+            own_patches: the script, or each of its engines, places the patches, as without a nursery; else they are
+                in place as it begins.
 
         Raises:
-            EngineFailed: an exception left it, or ``time_limit`` seconds went by, with the end of what it printed.
+            EngineFailed: an exception left it, or ``time_limit`` seconds went by, with the end of its output.
         """
         answer, log = self._fork({"script": str(script), "arguments": arguments, "env": dict(env), "own_patches": own_patches}, time_limit)
         return answer["status"], log.read_text(errors="replace")
@@ -193,7 +196,8 @@ class Nursery:
             raise EngineFailed(f"the nursery ended\n{_tail(self.log_path)}") from None
 
     def _restart(self) -> None:
-        """A new process, after a case whose end the nursery did not report: the next case would get that one's answer."""
+        """Start a new process after a case whose end the nursery did not report: the next case would get that case's
+        answer."""
         self.close()
         self._start()
 

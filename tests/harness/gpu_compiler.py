@@ -1,4 +1,4 @@
-"""Compiles what is launched for a card that is not there: Triton needs no card to compile, only to load and run."""
+"""Compiles kernels for a GPU that is absent: Triton needs a GPU only to load and run, not to compile."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from triton.runtime.jit import JITFunction
 
 
 class Driver:
-    """As much of a driver as compiling for a card needs."""
+    """The part of a driver that compiling for a GPU needs."""
 
     def __init__(self, capability: int) -> None:
         self.capability, self.target = capability, GPUTarget("cuda", capability, 32)
@@ -30,7 +30,8 @@ class Driver:
 
 @contextmanager
 def compiling_for(capability: int, see: Callable[[str, Any], None], patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever is launched inside is compiled for a compute capability (90 for 9.0) and shown to ``see`` with its name; nothing runs."""
+    """Inside, every launched kernel is compiled for a compute capability (90 for 9.0) and passed to ``see`` with its
+    name; nothing runs."""
     patch.setenv("TRITON_INTERPRET", "0")
     run = JITFunction.run
 
@@ -47,7 +48,8 @@ def compiling_for(capability: int, see: Callable[[str, Any], None], patch: pytes
 
 
 class Unoptimized:
-    """Triton's bindings of LLVM, but for LLVM's own optimization of a module, which shared memory is laid out long before."""
+    """Triton's bindings of LLVM without LLVM's own optimization of a module; shared memory is laid out long before
+    that."""
 
     def __init__(self, llvm: Any) -> None:
         self._llvm = llvm

@@ -1,7 +1,9 @@
-"""Finds machine instructions that write to a register which a Hopper's matrix instruction (``HGMMA``) may still have to read.
+"""Finds machine instructions that write to a register which a Hopper's matrix instruction (``HGMMA``) may still have
+to read.
 
-Reads a kernel as ``cuobjdump -sass`` lists it. HGMMA runs on while others begin; ``WARPGROUP.DEPBAR.LE gsb0, N`` waits until at most N of
-its groups run. PTX forbids to touch a first operand's registers before that, and ptxas, which gives registers out, is to see to it.
+Reads a kernel as ``cuobjdump -sass`` lists it. HGMMA instructions run asynchronously; ``WARPGROUP.DEPBAR.LE gsb0, N``
+waits until at most N of their groups run. PTX forbids writes to a first operand's registers before that, and ptxas,
+which allocates registers, has to ensure it.
 """
 
 import re
@@ -29,7 +31,7 @@ class Instruction:
         return [each.strip() for each in PREDICATE.sub("", self.text).partition(" ")[2].split(",")]
 
     def written(self) -> set[int]:
-        """General registers; of a matrix instruction none, whose sums are its own matter."""
+        """General registers that are written; empty for a matrix instruction, whose sums are not checked."""
         if self.operation.startswith((*NO_RESULT, "HGMMA")):
             return set()
         first = next((each for each in self.operands[:2] if not re.match(r"U?P", each)), "")
@@ -39,7 +41,7 @@ class Instruction:
         return set(range(int(found[1]), int(found[1]) + (4 if ".128" in self.operation else 2 if wide else 1)))
 
     def first_operand(self) -> set[int]:
-        """Of a matrix instruction: its registers, or none where it lies in shared memory."""
+        """Registers of a matrix instruction's first operand; empty if it is in shared memory."""
         found = re.match(r"R(\d+)", self.operands[1])
         return set(range(int(found[1]), int(found[1]) + 4)) if found else set()
 
@@ -59,7 +61,7 @@ def read(listing: str) -> list[Instruction]:
 
 
 def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
-    """The bodies of loops that multiply: from a branch's target to the branch behind it."""
+    """The bodies of loops that contain matrix instructions: from a branch's target to the branch after it."""
     places = {each.address: place for place, each in enumerate(instructions)}
     found = []
     for place, each in enumerate(instructions):
@@ -71,7 +73,7 @@ def loops(instructions: list[Instruction]) -> list[list[Instruction]]:
 
 
 def overwritten(instructions: list[Instruction]) -> list[str]:
-    """Sentences, one for each write to a register of a first operand that may still be read; loops are walked round twice."""
+    """One sentence for each write to a register of a first operand that may still be read; loops are walked twice."""
     found = []
     for body in loops(instructions):
         running: list[list[Instruction]] = [[]]  # groups, the last of which is still open

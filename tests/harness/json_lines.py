@@ -22,7 +22,7 @@ class JsonLines:
         """The next object.
 
         Args:
-            deadline: of ``time.monotonic``, in seconds; what came before is returned whatever the time.
+            deadline: seconds of ``time.monotonic``; an object that came before it is returned whatever the time.
 
         Raises:
             TimeoutError: no whole line came until then.

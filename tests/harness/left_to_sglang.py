@@ -7,7 +7,7 @@ LINE = re.compile(r"sglang-gemma4: (\w+) (?:declined|active, but|idle): (.*)")
 
 
 def left(log: str) -> dict[str, str]:
-    """By patch its lines' text, whether the patch is declined, active for other cases, or idle on that server."""
+    """By patch the text of its log lines, whether it is declined, active for other cases, or idle on that server."""
     found: dict[str, str] = defaultdict(str)
     for name, message in LINE.findall(log):
         found[name] += f"{message}\n"

@@ -88,7 +88,7 @@ def import_sglang() -> None:
 
 
 def import_what_a_checkpoint_needs() -> None:
-    """The modules in which transformers looks for a checkpoint's processor: all that have one for videos."""
+    """Import the modules in which transformers looks for a checkpoint's processor: all that have one for videos."""
     from sglang.srt.utils.hf_transformers.processor import get_processor
 
     from sglang_gemma4.tiny import checkpoints
@@ -97,7 +97,7 @@ def import_what_a_checkpoint_needs() -> None:
 
 
 def import_what_patches_change() -> None:
-    """What hooks go into and what they put there, which each engine would import, and who holds the former."""
+    """Import the hooks' targets and values, which each engine would import, and find the holders of the targets."""
     from sglang.srt.plugins import GENERAL_PLUGINS_GROUP
 
     import sglang_gemma4.models.unified_config  # noqa: F401 - an entry that a patch makes imports it
@@ -110,7 +110,7 @@ def import_what_patches_change() -> None:
 
 
 def named(name: str, folder: str) -> Any:
-    """What ``module:function`` names: a module of ``tests/harness/FOLDER``, or one by its whole name."""
+    """Resolve ``module:function``: a module of ``tests/harness/FOLDER``, or one by its whole name."""
     return pkgutil.resolve_name(name if "." in name.partition(":")[0] else f"tests.harness.{folder}.{name}")
 
 
@@ -196,7 +196,7 @@ def run_forked(case: dict[str, Any], answers: int, placed: bytes) -> None:
 
 
 def fork_case(case: dict[str, Any], answers: int, placed: bytes = b"") -> None:
-    """A process for a case; its answers are passed on until it ends."""
+    """Fork a process for a case; its answers are passed on until it ends."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -232,7 +232,7 @@ class Patched:
         os.close(cases)
         os.close(tell)
         self.is_ready = os.read(said, 1) == b"+"
-        """False where the plugins ended the process: an engine then shows why."""
+        """False if the plugins ended the process: an engine then shows why."""
         os.close(said)
 
     def fork(self, case: dict[str, Any]) -> None:
@@ -240,7 +240,8 @@ class Patched:
         os.write(self._cases, (json.dumps(case) + "\n").encode())
 
     def end(self) -> None:
-        """No more cases. Its pipe's end would not be read: processes that were forked later have it open."""
+        """Send no more cases, and end the process. It would not see the end of its pipe, which processes forked later
+        have open too."""
         os.close(self._cases)
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -273,13 +274,14 @@ def _be_patched(environment: dict[str, str], cases: int, tell: int, answers: int
 
 
 AT_ONCE = 3
-"""Patched processes that are kept: each has 200 MB that it shares with no other, and both nurseries of two test processes have them."""
+"""Patched processes that are kept. Each has 200 MB of its own, and both nurseries of two test processes have them."""
 
 
 def of_patched(case: dict[str, Any]) -> dict[str, str] | None:
-    """The environment under which the patches of a case are placed; None where it places its own.
+    """The environment under which the patches of a case are placed; None if the case places its own.
 
-    What instruments wrap must be wrapped before; a script may give its engines environments of their own.
+    A case with instruments does, because they wrap objects before the patches; a script may give its engines their
+    own environments.
     """
     from tests.harness import is_off
 

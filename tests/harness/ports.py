@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 FIRST, COUNT = 10_000, 12_000
-"""Below those that SGLang draws from (22000 on) and those that the kernel gives to clients (32768 on)."""
+"""Below the ports that SGLang draws from (22000 on) and those that the kernel gives to clients (32768 on)."""
 
 
 def free_port() -> int:

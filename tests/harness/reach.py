@@ -46,7 +46,7 @@ def record_hooks() -> None:
 
 @functools.cache
 def record_kernels() -> None:
-    """Once: from now on kernels say when they are launched, compiled or interpreted."""
+    """Have kernels record, from now on, when they are launched, compiled or interpreted; acts once."""
     from triton.runtime.interpreter import GridExecutor
     from triton.runtime.jit import JITFunction
 

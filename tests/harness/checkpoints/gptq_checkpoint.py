@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 ZEROS = {"v1": {4: 0x77777777, 8: 0x7F7F7F7F}, "v2": {4: -0x77777778, 8: -0x7F7F7F80}}
-"""Eight times 7, and 8; four times 127, and 128."""
+"""Packed zero points: v1 stores eight times 7 (4 bits) or four times 127 (8 bits), v2 8 or 128."""
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight consecutive outputs AutoAWQ's packer puts in a word's first, second, ... four bits."""
 EIGHT = re.compile(r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj")
@@ -51,7 +51,8 @@ def write(source: Path, folder: Path, zeros: str = "v1", auto_round: bool = Fals
 
 
 def write_awq(source: Path, folder: Path, **changes: Any) -> Path:
-    """``source``, of levels with zero points, in AWQ's layout; its assistant is put beside it. ``changes`` go into the config."""
+    """``source``, of int4 values with zero points, in AWQ's layout; its assistant is put next to it. ``changes`` go
+    into the config."""
     import safetensors.torch
 
     _copy(source, folder)
@@ -90,7 +91,8 @@ def _awq_words(levels: torch.Tensor) -> torch.Tensor:
 
 
 def packed(weight: torch.Tensor, bits: int = 4) -> torch.Tensor:
-    """Levels of ``weight_packed [outputs, words]``, unpacked by compressed-tensors, as ``qweight [words, outputs]``."""
+    """Quantised values of ``weight_packed [outputs, words]``, unpacked by compressed-tensors, as ``qweight [words,
+    outputs]``."""
     from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
     from sglang.srt.layers.quantization.utils import pack_rows
 

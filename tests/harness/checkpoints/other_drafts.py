@@ -17,7 +17,7 @@ Shapes = dict[str, tuple[int, ...]]
 HEAD = 32
 LARGE_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 RANK = 16
-"""Of DSpark's Markov head."""
+"""Rank of DSpark's Markov head."""
 STRENGTH = 0.05
 """Standard deviation of random weights."""
 

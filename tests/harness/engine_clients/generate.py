@@ -29,7 +29,7 @@ def prompt_logprobs(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def audio(engine: Any, group: dict[str, Any]) -> list[dict[str, Any]]:
-    """One batch of texts with audio and images; ``extra["sounds"]`` holds a list of paths for each prompt."""
+    """Send one batch of texts with audio and images; ``extra["sounds"]`` holds a list of audio paths for each prompt."""
     sampling = {**nursery.GREEDY, **group["sampling"]}
     images = group["images"] or [None] * len(group["prompts"])
     answers = engine.generate(

@@ -1,4 +1,5 @@
-"""Clients that answer with what an engine's processes say of the patches: their rows, or all hooks and where they lead."""
+"""Clients that answer with what an engine's processes report of the patches: their rows, or all hooks and where they
+lead."""
 
 import os
 from typing import Any

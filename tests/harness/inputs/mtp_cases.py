@@ -28,7 +28,8 @@ MTP: dict[str, Any] = {
     "speculative_num_draft_tokens": 4,
 }
 NO_END = {"1": -100.0, "11": -100.0, "19": -100.0}
-"""A logit bias that keeps an answer from ending. With ``ignore_eos`` SGLang reserves the whole length asked for, and retracts nobody."""
+"""A logit bias that keeps an answer from ending. With ``ignore_eos`` SGLang would reserve the whole length asked for,
+and retract no request."""
 
 
 @dataclass

@@ -139,7 +139,7 @@ class World:
         return int(self.cache.match_prefix(MatchPrefixParams(key=key)).device_prefix_len)
 
     def taken(self) -> int:
-        """Sliding tokens that nobody else could have: neither free nor evictable."""
+        """Sliding tokens that no other request could have: neither free nor evictable."""
         return int(self.sliding - self.allocator.swa_available_size() - self.cache.swa_evictable_size())
 
     def sums(self) -> None:
@@ -157,7 +157,8 @@ class World:
         cache.sanity_check()
 
     def reads(self, req: Any) -> bool:
-        """Whether every sliding slot of its window has a place of its own, and no other running request's is the same but in the tree."""
+        """Whether every sliding slot of the request's window has its own place, and no other running request uses the
+        same one unless through the tree."""
         begin = max(0, req.seqlen - 1 - WINDOW)
         slots = self.rows.req_to_token[req.kv.req_pool_idx, begin : req.kv.kv_committed_len]
         places = self.allocator.full_to_swa_index_mapping[slots.long()]
@@ -172,14 +173,14 @@ class World:
         assert self.allocator.swa_available_size() == self.sliding
 
     def occupy(self, left: int = 0) -> Callable[[], None]:
-        """Somebody else takes all sliding slots but ``left``, evictable ones included, until the returned function is called."""
+        """Take all sliding slots but ``left``, evictable ones included, until the returned function is called."""
         self.forget_windows()
         pool = self.allocator.swa_attn_allocator
         slots = pool.alloc(pool.available_size() - left)
         return lambda: pool.free(slots)
 
     def forget_windows(self) -> None:
-        """The tree loses its evictable sliding slots, and with them its ends that nobody locks."""
+        """Drop the tree's evictable sliding slots, and with them its unlocked leaves."""
         self.cache.evict(EvictParams(num_tokens=0, swa_num_tokens=self.cache.swa_evictable_size()))
 
     def batch(self) -> Any:

@@ -13,25 +13,25 @@ from typing import Any
 
 
 def watch() -> None:
-    """As ``mtp_trace.watch``."""
+    """Trace mixed batches, as ``mtp_trace.watch`` does verifies."""
     importlib.import_module("tests.harness.instruments.mtp_trace").watch()
     _trace()
 
 
 def overlapped() -> None:
-    """In an engine that may overlap."""
+    """As :func:`watch`, in an engine that may overlap."""
     importlib.import_module("tests.harness.instruments.loop_modes").overlapping()
     _trace()
 
 
 def retracting() -> None:
-    """In an engine that may overlap; and requests of the running batch are retracted again and again."""
+    """As :func:`overlapped`; requests of the running batch are retracted again and again."""
     importlib.import_module("tests.harness.instruments.loop_modes").overlapped()
     _trace()
 
 
 def failing() -> None:
-    """In an engine that may overlap; the third forward of two batches fails in its last layer."""
+    """As :func:`overlapped`; the third mixed batch fails in its last layer."""
     overlapped()
     kinds: Any = importlib.import_module("sglang_gemma4.attention.two_kinds").TwoKinds
     original, layers = kinds.forward, {"last": -1, "forwards": 0}
@@ -48,12 +48,14 @@ def failing() -> None:
 
 
 def timed() -> None:
-    """As ``watch``; chunks go by the times of a made-up card: of a plain step, and of one by its rows."""
+    """As :func:`watch`; chunk sizes follow the times of an invented GPU: a fixed time for plain steps, and one by
+    rows for others."""
     _timed(lambda tokens, _, rows: max(0.016, 1e-4 * rows) if tokens else 0.01)
 
 
 def slow() -> None:
-    """As ``timed``, on a card whose joined steps take longer than both in turn; a line ``STEP [tokens, running]`` for each result."""
+    """As :func:`timed`, on a GPU whose mixed batches take longer than both steps alternating; a line ``STEP [tokens,
+    running]`` for each result."""
 
     def seconds(tokens: int, running: int, rows: int) -> float:
         print("STEP", json.dumps([tokens, running]), flush=True)

@@ -1,7 +1,9 @@
-"""An fp8 KV cache with scales on the CPU engine: ``TEST_INSTRUMENTS=calibrated_cache:install``, with ``--kv-cache-dtype fp8_e4m3``.
+"""An fp8 KV cache with scales on the CPU engine: ``TEST_INSTRUMENTS=calibrated_cache:install``, with
+``--kv-cache-dtype fp8_e4m3``.
 
-SGLang keeps fp8 on a CPU to AMX, whose layout it needs; here the pool is the one of a card, float8 divided by each layer's scales, and our
-attention multiplies by them again. A draft of requests whose rids begin with ``unscaled`` reads as stock's does: with no scale.
+On a CPU SGLang supports fp8 only with AMX, whose layout it needs. Here the pool is a GPU's: float8 divided by each
+layer's scales, and our attention multiplies by them again. A draft of requests whose rids begin with ``unscaled``
+reads as stock's does: without scales.
 """
 
 import functools
@@ -11,11 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 K_SCALE, V_SCALE = 1 / 16, 1 / 32
-"""Far from 1, so that a reader without them sees other scores and other values; in the pool all is far below float8's 448."""
+"""Far from 1, so that a reader without them sees other scores and other values; all values in the pool are far below
+float8's 448."""
 
 
 def allow() -> None:
-    """A card's fp8 pool on any CPU, without scales."""
+    """Allow a GPU's fp8 pool on any CPU, without scales."""
     pools: Any = importlib.import_module("sglang.srt.mem_cache.kv_cache_configurator")
     pools.cpu_has_amx_support = lambda: True
     pools.attention_backends = lambda: ("intel_amx",)
@@ -23,7 +26,7 @@ def allow() -> None:
 
 
 def install() -> None:
-    """As above; each layer of the target is given its scales when its weights are there."""
+    """As :func:`allow`; each layer of the target is given its scales when its weights are loaded."""
     allow()
     runner: Any = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
     load = runner.load_model

@@ -1,8 +1,8 @@
 """Launches of ``accept_chain`` in an engine: ``TEST_INSTRUMENTS`` names ``install``, which prints a line for each.
 
-SGLang asks of a verify step's tokens whether they lie on a card before it commits what was accepted by one launch. Those of ours say yes,
-so that a CPU's engine goes the same way. Another line says that the step's result has the lengths of the launch, and one that the relay
-skips what the launch wrote.
+SGLang checks whether a verify step's tokens are on a GPU before it commits what was accepted by one launch. Our
+tokens claim to be, so that a CPU engine takes the same path. Another line says that the step's result has the lengths
+of the launch, and one that the relay skips what the launch wrote.
 """
 
 import importlib
@@ -14,7 +14,7 @@ LAUNCHED, COMMITTED, RELAYED = "CHAIN accepted of", "CHAIN committed", "CHAIN re
 
 
 class OnACard(torch.Tensor):
-    """Says so; what is computed of it does not."""
+    """A tensor that claims to be on a GPU; results of operations on it do not."""
 
     is_cuda = True  # type: ignore[assignment]
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]

@@ -35,14 +35,14 @@ def install() -> None:
 
 
 def prefill_from_forty_tokens() -> None:
-    """As if a chunk were large from there on: an interpreted program takes milliseconds."""
+    """Treat chunks as large from 40 tokens on: an interpreted program takes milliseconds."""
     from sglang_gemma4.models.layers import expert_layers
 
     expert_layers.PREFILL_LEAST = 40
 
 
 def prefill_of_groups_from_forty_tokens() -> None:
-    """The same of 4-bit experts; each room that is taken for weights to be written out is a line on the log."""
+    """The same for 4-bit experts; each workspace for dequantised weights is a line in the log."""
     from sglang_gemma4.models.layers import expert_layers
 
     layers: Any = expert_layers

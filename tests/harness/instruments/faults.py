@@ -91,14 +91,14 @@ def decode() -> None:
 
 
 def always_together() -> None:
-    """A decode step raises wherever a poisoned request is beside another; alone it does not."""
+    """A decode step raises if a poisoned request is batched with another one; alone it does not."""
     _in_worker(
         lambda batch: not _is_prefill(batch) and len(batch.reqs) > 1 and bool(_poisoned("always_together", batch.reqs)), behind=False
     )
 
 
 def preparation() -> None:
-    """What samples a prefill's tokens cannot be made: its requests have KV by then and stand in no batch."""
+    """Sampling a prefill's tokens cannot be prepared: its requests have KV by then but are in no batch."""
 
     def made(original: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if _poisoned("preparation", batch.reqs):

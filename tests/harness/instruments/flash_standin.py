@@ -1,4 +1,5 @@
-"""FlashAttention-4 by torch, for tests without a card: ``TEST_INSTRUMENTS=flash_standin:install``. What the real one does, a card tests."""
+"""FlashAttention-4 in torch, for tests without a GPU: ``TEST_INSTRUMENTS=flash_standin:install``. A test on a GPU
+covers the real one."""
 
 from typing import Any
 
@@ -42,11 +43,11 @@ def varlen(
 
 
 PREFIX_KEYS = 256
-"""Room for cached keys in graphs: a program of the interpreter looks through 16 rows."""
+"""Most cached keys in graphs: a program of the interpreter looks through 16 rows."""
 
 
 def in_graphs() -> None:
-    """As :func:`install`, in graphs with less room too."""
+    """As :func:`install`, also in graphs, with a smaller capacity."""
     from sglang_gemma4.attention import fixed_flash
 
     install()
@@ -54,7 +55,7 @@ def in_graphs() -> None:
 
 
 def failing() -> None:
-    """As :func:`in_graphs`; it can be in no graph."""
+    """As :func:`in_graphs`, but no graph can contain it."""
     from sglang_gemma4.attention.fixed_flash import FixedFlash
 
     in_graphs()

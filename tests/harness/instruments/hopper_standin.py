@@ -1,7 +1,8 @@
-"""A start that takes its processor for an H200 as far as compiling ahead goes: ``TEST_INSTRUMENTS=hopper_standin:install``.
+"""A start that treats its processor as an H200, as far as compiling ahead goes:
+``TEST_INSTRUMENTS=hopper_standin:install``.
 
-Its list names a kernel that does not exist, in a file that does not either, the process of FlashAttention-4 ends without an answer, and
-that of CUDA modules answers that a build failed: what is left is what a start makes of it.
+Its list names a kernel and a file that do not exist, the process of FlashAttention-4 ends without an answer, and that
+of CUDA modules answers that a build failed. This shows how a start handles each failure.
 """
 
 import json
@@ -32,7 +33,7 @@ def install() -> None:
 
 
 def failing_build(_module: str, *asked: str) -> Any:
-    """A process that says as ``cuda_modules`` does that the last module it was asked for did not compile."""
+    """A process that reports, as ``cuda_modules`` does, that the last module it was asked for did not compile."""
     from sglang_gemma4.start.child import Child
 
     print(f"asked for CUDA modules: {' '.join(asked)}", flush=True)
@@ -43,7 +44,7 @@ def failing_build(_module: str, *asked: str) -> Any:
 
 
 def on_a_card(begin: Any) -> Any:
-    """``begin`` with a card that tells its name."""
+    """``begin`` with a GPU that reports its name."""
 
     def begun(scheduler: Any) -> None:
         card: dict[str, Any] = {"get_device_name": lambda *_: "NVIDIA H200", "get_device_capability": lambda *_: (9, 0)}

@@ -1,9 +1,10 @@
-"""Copies between host and device that end as late as a card's may: ``TEST_INSTRUMENTS`` names ``install`` or ``unawaited``, and
-``host_cache:torch_copies`` before it.
+"""Copies between host and device that end as late as a GPU's may: ``TEST_INSTRUMENTS`` names ``install`` or
+``unawaited``, and ``host_cache:torch_copies`` before it.
 
-A layer that comes back from the host is NaN on the device until somebody waits for it; ``WAITED <layer> <layers>`` in the log says that
-somebody did, and how many layers came. What goes to the host is read from the device as late. Either ends by itself when SGLang, which
-asks once a step, asks for the third time. A graph waits for nothing inside (``recorded_graphs.rerunning_graphs``).
+A layer that is loaded from the host is NaN on the device until it is waited for; ``WAITED <layer> <layers>`` in the
+log names the wait and how many layers came. Copies to the host read the device as late. Either ends by itself when
+SGLang, which asks once a step, asks for the third time. Nothing waits inside a graph
+(``recorded_graphs.rerunning_graphs``).
 """
 
 import importlib
@@ -35,7 +36,7 @@ class Gone:
 
 
 class Come:
-    """The events of a copy to the device, by layer: ``late`` holds the copies of layers that nobody waited for."""
+    """The events of a copy to the device, by layer: ``late`` holds the copies of layers that were not waited for."""
 
     def __init__(self) -> None:
         self.late: dict[int, list[Callable[[], None]]] = {}
@@ -51,7 +52,7 @@ class Come:
         self.wait(max(self.late, default=0))
 
     def wait(self, layer: int) -> None:
-        """For all layers up to this one: a stream's copies end in order."""
+        """Wait for all layers up to this one: a stream's copies end in order."""
         came = sorted(number for number in self.late if number <= layer)
         for number in came:
             for copy in self.late.pop(number):
@@ -108,7 +109,7 @@ def install() -> None:
 
 
 def unawaited() -> None:
-    """As ``install``, and a joined forward waits for the copies of the running requests, of which there are none."""
+    """As ``install``, but a mixed batch waits for the copies of the running requests, which have none."""
     install()
     loads: Any = importlib.import_module("sglang_gemma4.models.schedule.host_loads")
     original = loads.waited_for
@@ -116,7 +117,7 @@ def unawaited() -> None:
 
 
 def unawaited_by_graphs() -> None:
-    """As ``install``, and nobody waits before a graph of a whole joined forward."""
+    """As ``install``, but nothing is waited for before a graph of a whole mixed batch."""
     install()
     loads: Any = importlib.import_module("sglang_gemma4.models.schedule.host_loads")
     loads.wait_for_all = lambda _pool: None

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def install() -> None:
-    """What comes back at a resume holds no numbers; before the first write after it the log says how many scales are still none."""
+    """Fill scales with NaN at a resume; before the first write after it the log says how many scales are still NaN."""
     import torch
     from sglang.srt.utils.torch_memory_saver_adapter import _TorchMemorySaverAdapterNoop
 
@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def left_behind() -> None:
-    """Levels that are moved from slot to slot leave their scales where they were."""
+    """Moving quantised values from slot to slot leaves their scales behind."""
     import torch
 
     pool: Any = importlib.import_module("sglang_gemma4.attention.quantised_pool").PerTokenHeadPool

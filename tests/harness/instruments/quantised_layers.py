@@ -1,8 +1,10 @@
-"""Quantised layers on a CPU as a card holds them, for kernels that are interpreted: ``TEST_INSTRUMENTS=quantised_layers:install``.
+"""Quantised layers on a CPU as a GPU holds them, for kernels that are interpreted:
+``TEST_INSTRUMENTS=quantised_layers:install``.
 
-SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises; and what our kernels
-leave to SGLang is multiplied in float32 with activations as they are, so that both ways compute the same. 4-bit linear layers stay as
-loaded under SGLANG_GEMMA4_FOUR_BIT_ROWS; else, since a card repacks them for Marlin, dequantised.
+SGLang's own rearrangement of a compressed-tensors checkpoint runs, not the reference engine's, which dequantises.
+What our kernels leave to SGLang is multiplied in float32 with unquantised activations, so that both ways compute the
+same. 4-bit linear layers stay as loaded under SGLANG_GEMMA4_FOUR_BIT_ROWS; otherwise they are dequantised, because a
+GPU repacks them for Marlin.
 """
 
 from typing import Any
@@ -11,7 +13,8 @@ import torch
 
 
 def install() -> None:
-    """Also one line on the log for each kind of product that takes a quantised weight, and one where a 4-bit one is written out."""
+    """Install; one log line for each type of GEMM that takes a quantised weight, and one where a 4-bit weight is
+    dequantised."""
     from sglang.srt.layers.quantization import fp8
     from sglang.srt.layers.quantization.compressed_tensors import schemes
 
@@ -64,7 +67,8 @@ def install() -> None:
 
 
 def quantise_without_card() -> None:
-    """SGLang's quantisation of weights while they are loaded, in torch, with the scales that a card with fp8 products gets."""
+    """SGLang's quantisation of weights while they are loaded, in torch, with the scales that a GPU with fp8 GEMMs
+    gets."""
     from sglang.srt.layers.quantization import fp8, utils
     from sglang.srt.layers.quantization.compressed_tensors.schemes import compressed_tensors_w8a8_fp8_moe
 
@@ -78,14 +82,14 @@ def quantise_without_card() -> None:
 
 
 def by_tensor(values: torch.Tensor, scale: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Levels with one scale, and that."""
+    """Quantised values with one scale for the tensor; returns both."""
     if scale is None:
         scale = values.abs().max().float().clamp(min=1e-12) / 448
     return (values.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale.reshape(1)
 
 
 def by_output(values: torch.Tensor, _width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Levels with a scale for each row, and those, ``[rows, 1]``."""
+    """Quantised values with a scale for each row; returns both, scales ``[rows, 1]``."""
     scale = values.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / 448
     return (values.float() / scale).to(torch.float8_e4m3fn), scale
 

@@ -1,8 +1,9 @@
 """SGLang's breakable prefill graphs on the CPU: ``TEST_INSTRUMENTS=recorded_graphs:install``.
 
-A CUDA graph replays kernels on the addresses it was captured with and runs no Python. Here each piece between two attentions records the
-torch operators of its capture instead and replays these on the very same tensors, so what a replay reads that nobody has written since the
-capture is as stale as on a card. All else is SGLang's: its runner, its buckets and buffers, its pieces around an eager attention.
+A CUDA graph replays kernels on the addresses it was captured with and runs no Python. Here each piece between two
+attentions records the torch operators of its capture instead and replays these on the very same tensors. So whatever
+a replay reads that was not written since the capture is as stale as on a GPU. All else is SGLang's: its runner, its
+buckets and buffers, its pieces around an eager attention.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 rerunning_graphs: list[int] = []
-"""Rows of the graph whose Python is run again at the moment, which on a card would be no Python."""
+"""Rows of the graph whose Python is being run again; on a GPU no Python would run."""
 UNINITIALISED = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default}
 
 
@@ -42,7 +43,7 @@ class Piece(TorchDispatchMode):
 
 
 class RecordedCapture:
-    """In the place of ``BreakableCUDAGraphCapture``."""
+    """Replaces ``BreakableCUDAGraphCapture``."""
 
     _barrier_fn = None
 
@@ -75,7 +76,7 @@ class RecordedCapture:
 
 @contextlib.contextmanager
 def no_stream(stream: Any = None) -> Iterator[Any]:
-    """In the place of ``graph_capture``."""
+    """Replaces ``graph_capture``."""
     yield type("Context", (), {"stream": stream})
 
 
@@ -130,7 +131,8 @@ def rerunning() -> None:
 
 
 def whole() -> None:
-    """As :func:`install`, with graphs of whole joined forwards whose replay runs their Python again, in an engine that may overlap."""
+    """As :func:`install`, with graphs of whole mixed batches whose replay runs their Python again, in an engine that
+    may overlap."""
     importlib.import_module("tests.harness.instruments.beside_trace").overlapped()
     install()
     _rerun()
@@ -161,7 +163,7 @@ def _rerun() -> None:
 
 
 def saving() -> None:
-    """As :func:`install`, with a memory saver that is enabled and saves nothing; the real one needs a card."""
+    """As :func:`install`, with a memory saver that is enabled and saves nothing; the real one needs a GPU."""
     from sglang.srt.utils import torch_memory_saver_adapter as saver
 
     install()

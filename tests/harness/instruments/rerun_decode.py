@@ -1,9 +1,9 @@
 """SGLang's decode and verify graphs on the CPU: ``TEST_INSTRUMENTS=rerun_decode:install``.
 
-A CUDA graph replays kernels on the addresses it was captured with. Triton's interpreter launches nothing that could be recorded, so a
-replay here runs the captured Python again, on the very tensors of the capture: what it reads that nobody has written since is as stale as
-on a card, and so is what SGLang derives from the batch before a replay, where it no longer does. All else is SGLang's: its runner, sizes,
-buffers, padding.
+A CUDA graph replays kernels on the addresses it was captured with. Triton's interpreter launches nothing that could
+be recorded, so a replay here runs the captured Python again, on the very tensors of the capture. Whatever it reads
+that was not written since is as stale as on a GPU. The same holds for what SGLang derives from the batch before a
+replay, where it no longer does. All else is SGLang's: its runner, sizes, buffers, padding.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Rerun:
-    """In the place of ``FullCudaGraphBackend``."""
+    """Replaces ``FullCudaGraphBackend``."""
 
     def __init__(self, runner: Any) -> None:
         self.runner = runner

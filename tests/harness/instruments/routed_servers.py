@@ -67,7 +67,7 @@ def _route(flags: Sequence[str]) -> None:
 
 
 TRIES = 5
-"""Of a decode server to reach a prefill server, a second apart; SGLang's are 15."""
+"""Attempts of a decode server to reach a prefill server, a second apart; SGLang makes 15."""
 
 
 class Server:
@@ -114,7 +114,7 @@ class Server:
         return not any((load["num_running_reqs"], load["num_waiting_reqs"], load["num_used_tokens"], *queues))
 
     def wait(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         pd_router.wait(f"{self.url}/health", time.monotonic() + UP_WITHIN)
 
 

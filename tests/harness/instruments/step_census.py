@@ -1,9 +1,11 @@
-"""What the scheduler does for a decode step beside the target's forward, in the log. ``step_census:watch``, or ``:overlapped``.
+"""What the scheduler does for a decode step besides the target's forward, in the log. ``step_census:watch``, or
+``:overlapped``.
 
-After each decode step a line ``STEP {...}``: the batch's size, the draft length (-1 on a server without a draft), and either the torch
-operators that would be kernels on a card (``ops``; views and allocations are not counted) or the thread's microseconds of CPU time
-(``us``). A step that is counted is not timed: counting takes longer than what it counts. Left out is ``ModelRunner.forward``, the target's
-and the draft's, with the metadata of the attention backend that a graph's replay prepares outside of it.
+After each decode step a line ``STEP {...}``: the batch's size, the draft length (-1 on a server without a draft), and
+either ``ops`` or ``us``. ``ops`` are the torch operators that would be kernels on a GPU; views and allocations are
+not counted. ``us`` are the thread's microseconds of CPU time. A step that is counted is not timed, because counting
+takes longer than what it counts. ``ModelRunner.forward`` of the target and of the draft is left out, with the
+metadata of the attention backend that a graph's replay prepares outside of it.
 """
 
 import functools

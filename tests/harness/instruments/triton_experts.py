@@ -1,7 +1,8 @@
-"""Experts by SGLang's Triton kernels on the CPU, interpreted, as a card runs them: ``TEST_INSTRUMENTS=triton_experts:install``.
+"""Experts by SGLang's Triton kernels on the CPU, interpreted, as a GPU runs them:
+``TEST_INSTRUMENTS=triton_experts:install``.
 
-All of it is SGLang's: the runner, its two GEMMs, the activation it takes by name, the sum. What a CPU lacks is the grouping of rows and
-the name of a card.
+All of it is SGLang's: the runner, its two GEMMs, the activation it takes by name, the sum. What a CPU lacks is the
+grouping of rows and the name of a GPU.
 """
 
 import inspect
@@ -11,7 +12,7 @@ import torch
 
 
 def install() -> None:
-    """Send unquantised experts the way of a card."""
+    """Send unquantised experts through a GPU's path."""
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe, fused_moe_triton_config
     from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
@@ -33,7 +34,8 @@ def rows_by_expert(ids: torch.Tensor, size: int, experts: int, *_: object, **__:
 
 
 def install_quantised() -> None:
-    """Send 4-bit experts of compressed-tensors that way too: their own rearrangement and scheme, in place of the CPU engine's products."""
+    """Send 4-bit experts of compressed-tensors through it too, with their own rearrangement and scheme instead of the
+    CPU engine's GEMMs."""
     import triton.language as tl
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
     from sglang.srt.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsFusedMoEMethod

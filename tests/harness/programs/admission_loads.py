@@ -84,7 +84,8 @@ def group(asked: Asked, answers: list[list[int]] | None = None) -> Group:
 
 
 def run(nursery: Nursery, mtp: bool, share: float, way: str, sent: list[Group]) -> tuple[list[list[Output]], list[str]]:
-    """All loads on one engine: answers and the log of each load. Share 0 is a pool for everybody."""
+    """Run all loads on one engine; returns answers and log of each load. Share 0 is a pool with space for all
+    requests."""
     tokens = round(share * MOST) if share else 32 * 1024
     sizes = {"max_total_tokens": 20_000, "swa_full_tokens_ratio": tokens / 20_000} if share else {"max_total_tokens": tokens}
     answers = nursery.run(resolve(MODEL), sent, {**INTERVAL, **WAYS[way]}, 600.0, **{**ENGINE, **sizes, **(MTP if mtp else {})})
@@ -92,7 +93,7 @@ def run(nursery: Nursery, mtp: bool, share: float, way: str, sent: list[Group]) 
 
 
 def main(words: list[str]) -> int:
-    """Exit status: 0 if every answer is that of a pool for everybody."""
+    """Exit status: 0 if every answer equals that of a pool with space for all requests."""
     folder, mtp = Path(words[0]), "--mtp" in words
     folder.mkdir(parents=True, exist_ok=True)
     same = True

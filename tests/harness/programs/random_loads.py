@@ -100,7 +100,7 @@ def case(number: int, kv: str | None = None, requests: int | None = None, memory
         if rng.random() < 0.1:
             request["top_logprobs"] = 2
         made.requests.append(request)
-    if memory == BEHIND:  # prompts come again, after others have driven them out
+    if memory == BEHIND:  # prompts come again, after others have evicted them
         for place in range(2, len(made.prompts)):
             if own.random() < 0.5:
                 made.prompts[place] = made.prompts[own.randrange(place)] + [own.randrange(300, 1000) for _ in range(own.randrange(4))]
