@@ -18,8 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def switch_overlap_off(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """A wrapper of SGLang's resolution step after which the algorithm is known: switch overlap off for the worker v1.
-    """
+    """A wrapper of SGLang's resolution step after which the algorithm is known: switch overlap off for the worker v1."""
     from sglang.srt.arg_groups.model_override_base import resolved_view
     from sglang.srt.arg_groups.overrides import declare_resolution
 
