@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(arguments.run(arguments))
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever reads has read enough, as `| head` does; nothing is left to flush at the exit
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does; nothing is left to flush at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, FileExistsError, OSError) as error:

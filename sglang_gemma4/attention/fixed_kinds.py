@@ -106,7 +106,7 @@ class FixedKinds(TwoKinds):
             tiles[:, 1] = -1  # a capture computes no prompt
         self.size = rows
         """Rows of the graph that is being captured."""
-        # Rows that no request has go on through the layers: what they hold must be numbers: zeros, or outputs of an earlier layer.
+        # Unused rows go through the layers too and must hold finite values: zeros, or outputs of an earlier layer.
         self._out = torch.zeros(rows * max(layer.tp_q_head_num * layer.v_head_dim for layer in layers), dtype=dtype, device=device)
         self._full = sorted({_kind(layer) for layer in layers if not _sliding(layer)})
         self.flash: FixedFlash | None = None
@@ -163,7 +163,7 @@ class FixedKinds(TwoKinds):
         self._host.copy_(async_h2d(self._numbers(prompts.batch, running.rows), dtype=torch.int32, device=self._host.device))
         if self.flash is not None:
             self.flash.fill(self.starts, self.prompts.full[0])
-        self._out.zero_()  # should a request's numbers have overflowed, no later step has them in rows of nobody
+        self._out.zero_()  # if a request's values overflowed, no later step has them in unused rows
         slots = [part.backend.forward_metadata.swa_out_cache_loc for part in (running, prompts)]
         if all(own is not None for own in slots):
             torch.cat(slots, out=self.slots[: running.rows + prompts.rows])
@@ -177,7 +177,7 @@ class FixedKinds(TwoKinds):
         numbers = starts + [starts[-1]] * (self.room.prompts + 1 - len(starts))
         for sliding, tiles in self.tiles.items():
             listed = list_tiles(prompts.extend_prefix_lens_cpu, prompts.extend_seq_lens_cpu, self.tokens[sliding], tiles.shape[0])
-            assert listed is not None  # room for a tile of each prompt that is not full, beside those of all rows
+            assert listed is not None  # there is space for a partial tile of each prompt in addition to those of all rows
             numbers += listed
         return numbers
 

@@ -1,6 +1,6 @@
-"""FlashAttention-4 of a model's kinds of layers, compiled in a process without a card into SGLang's cache on disk, while weights load.
+"""FlashAttention-4 for a model's layer shapes, compiled in a process without a GPU into SGLang's cache on disk, while weights load.
 
-Its compiler needs no card, only to be told of one. Tensors are PyTorch's fake ones; the call is the prefill's own, in each shape that
+Its compiler needs no GPU, only its architecture's name. Tensors are PyTorch's fake ones; the call is the prefill's own, in each shape that
 the choice at the start measures (``flash_choice``).
 """
 

@@ -220,7 +220,7 @@ def look_ahead(hooks: Iterable[Seam | Entry]) -> None:
     """
     originals: list[Any] = []
     for hook in hooks:
-        with contextlib.suppress(PatchError):  # who wants it in place says why
+        with contextlib.suppress(PatchError):  # applying the patch reports why
             if (original := target_of(hook)) is not None:
                 originals += [original, getattr(original, "__func__", original)]
         value = hook.function if isinstance(hook, Seam) else hook.value

@@ -34,7 +34,7 @@ def verify(
     prefix_lens: torch.Tensor,
     **named: Any,
 ) -> Any:
-    """Around ``DFlashWorkerV2._accept_block``: on penalised logits; overlapped, the accepted tokens are kept for the next step.
+    """Around ``DFlashWorkerV2._accept_block``: judge penalised logits; under overlap, keep the accepted tokens for the next step.
 
     Args:
         candidates: ``[requests, block]``, the last token of each answer and its drafts.

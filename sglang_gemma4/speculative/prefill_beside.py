@@ -67,7 +67,7 @@ class Pair:
             return output
         except Exception as error:
             give_up(error, several_ranks=get_parallel().tp_size > 1)
-        # Out of the handler, which would keep the failed forward's tensors: it may have failed for want of memory.
+        # Outside the handler, which would keep the failed forward's tensors: it may have failed for lack of memory.
         return original(runner, forward_batch, *args, **kwargs)
 
     def _joined(self, runner: Any, forward_batch: Any) -> tuple[Any, Any]:
@@ -117,7 +117,7 @@ def capture_whole(graphs: Any) -> None:
         began = perf_counter()
         try:
             whole = whole_graphs.capture(graphs)
-        except Exception as error:  # of a card whose memory is full, say: pieces do the same
+        except Exception as error:  # such as a full GPU memory: pieces do the same
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         else:
             sizes = ", ".join(map(str, whole.sizes))
@@ -189,7 +189,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     the other result."""
     running = vars(batch).pop("beside", None)
     tokens = batch.extend_num_tokens if batch.forward_mode.is_extend() else 0
-    # The time of such a step is that of its images, or of a copy from the host.
+    # The time of such a step depends on its images, or on a copy from the host.
     untimed = batch.forward_mode.is_extend() and (beside_reasons.has_media(batch) or host_loads.pending(batch))
     requests = 0 if batch.forward_mode.is_extend() else len(batch.reqs)
     if running is None:
@@ -222,7 +222,7 @@ def run(original: Run, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) ->
     # An event of one half does not cover what the other one reads; without it the scheduler's stream waits for both.
     scheduler.model_worker.last_shared_read_runner.shared_read_done_event = None
     result.beside = (running.copy(), of_running)
-    if not joined or pair.odd:  # its time is that of no kind of step
+    if not joined or pair.odd:  # its time is not comparable with any type of step
         return result
     rows = tokens + len(running.reqs) * prompt_chunks.rows_each(scheduler)
     result.prompt_tokens_beside = None if untimed else (tokens, len(running.reqs), rows)

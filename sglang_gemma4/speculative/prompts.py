@@ -53,7 +53,7 @@ def capture_short_part(runner: Any) -> None:
     began = perf_counter()
     try:
         sizes = short_graphs.capture(runner, captured).sizes
-    except Exception as error:  # of a card whose memory is full, say: without these graphs all works as before
+    except Exception as error:  # such as a full GPU memory: without these graphs all works as before
         decline(
             NAME, f"the layers that share KV are launched one by one: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         )

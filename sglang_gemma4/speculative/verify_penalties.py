@@ -52,7 +52,7 @@ def is_penalised(sampling: Any) -> bool:
 
 
 def after_penalizers(_result: None, orchestrator: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``BatchedPenalizerOrchestrator.__init__``. Scaling comes last, as in SGLang's sums: elsewhere stock's order is a set's."""
+    """After ``BatchedPenalizerOrchestrator.__init__``. Scaling comes last, as in SGLang's sums; elsewhere stock has a set's order."""
     orchestrator.penalizers = dict(sorted(orchestrator.penalizers.items(), key=lambda item: item[1].is_multiplicative))
     if orchestrator.is_required and is_ours(orchestrator.batch):
         begin(orchestrator, orchestrator.batch)
