@@ -70,7 +70,7 @@ def compile_kind(kind: Kind, dtype: torch.dtype) -> list[str]:
     from sglang.kernels.ops.attention import flash_attention_v4
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    cute_aot_cache._resolve_target_arch = lambda: ARCHITECTURE  # as in the server, which sees its card
+    cute_aot_cache._resolve_target_arch = lambda: ARCHITECTURE  # as in the server, which sees its GPU
     cache = cute_aot_cache.JITPersistentCache
     load, paths = cache._try_load_from_storage, set()
 
