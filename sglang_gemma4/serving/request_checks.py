@@ -19,12 +19,12 @@ def limits_of(manager: Any) -> Any:
     """The limits of this process's server, computed once."""
     found = getattr(manager, LIMITS, None)
     if found is None:
-        from sglang.srt.runtime_context import get_observability
+        from sglang.srt.runtime_context import get_observability, get_spec
         from sglang.srt.sampling.sampling_params import SamplingParams
 
-        from sglang_gemma4.serving.request_limits import Limits, most_sequences
+        from sglang_gemma4.serving.request_limits import APPLY_PROCESSORS, Limits, most_sequences
 
-        config = manager.model_config
+        config, drafted = manager.model_config, get_spec().speculative_algorithm or ""
         found = Limits(
             vocabulary=config.vocab_size,
             context=manager.context_len,
@@ -33,6 +33,7 @@ def limits_of(manager: Any) -> Any:
             layer_embeddings=bool(getattr(config.hf_text_config, "hidden_size_per_layer_input", 0)),
             parameters=frozenset(SamplingParams.__struct_fields__),
             labels=frozenset(get_observability().tokenizer_metrics_allowed_custom_labels or ()),
+            without_processors="" if drafted in APPLY_PROCESSORS else drafted,
         )
         setattr(manager, LIMITS, found)
     return found

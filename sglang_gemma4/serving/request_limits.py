@@ -23,6 +23,8 @@ LARGEST_EMBEDDING = 65504.0
 """Largest absolute value of a number in an embedding: float16's maximum. A model's own values are below 1,000."""
 PARAMETER_DEPTH, PARAMETER_VALUES = 8, 10_000
 PROCESSOR_LENGTH = 1 << 20
+APPLY_PROCESSORS = ("DFLASH", "DSPARK", "UNO")
+"""Speculative algorithms whose verify step applies a request's own logit processor, or refuses one itself."""
 NAME_LENGTH = 1024
 """Most characters of an id, a key or a name."""
 
@@ -39,6 +41,7 @@ class Limits:
         layer_embeddings: whether each layer has its own embedding of every token, which client embeddings lack.
         parameters: names of SGLang's sampling parameters.
         labels: names of metrics labels that a request may set.
+        without_processors: the speculative algorithm, if its verify step leaves out a request's own logit processor; "" for none.
     """
 
     vocabulary: int
@@ -48,6 +51,7 @@ class Limits:
     layer_embeddings: bool = False
     parameters: frozenset[str] = frozenset()
     labels: frozenset[str] = frozenset()
+    without_processors: str = ""
 
 
 def most_sequences(running: int) -> int:

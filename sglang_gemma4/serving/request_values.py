@@ -123,6 +123,7 @@ def each_prompts(limits: Limits) -> dict[str, Kind]:
         "logprob_start_len": integer(-1, limits.context),
         "top_logprobs_num (top_logprobs, logprobs)": integer(0, min(TOP_LOGPROBS, limits.vocabulary)),
         **EACH,
+        **({"custom_logit_processor": absent(UNPROCESSED.format(limits.without_processors))} if limits.without_processors else {}),
     }
 
 
@@ -135,6 +136,9 @@ def processor(field: str, value: Any) -> None:
         refuse(field, value, "what CustomLogitProcessor.to_str() writes")
 
 
+UNPROCESSED = (
+    "SGLang applies none to what {} drafts, so only an answer's first token would follow it; leave it out, or use a server without a draft"
+)
 EACH: Mapping[str, Kind] = {
     "return_sampling_mask": flag,
     "sampling_logprobs_mode": one_of("selected", "support"),

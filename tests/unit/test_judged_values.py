@@ -183,6 +183,16 @@ def test_embeddings_of_models_with_an_embedding_in_each_layer() -> None:
         judge(limits=per_layer, input_embeds=[[1.0] * 4])
 
 
+def test_a_logit_processor_that_drafts_are_not_verified_with() -> None:
+    """EAGLE's, EAGLE-3's and MTP's verify step applies none: all but an answer's first token would be as without it, with status 200."""
+    processor = '{"callable": "00ff"}'
+    judge(**PROMPT, custom_logit_processor=processor)
+    drafted = Limits(vocabulary=1024, context=4096, hidden=4, without_processors="FROZEN_KV_MTP")
+    judge(limits=drafted, **PROMPT)
+    with pytest.raises(ValueError, match=r"custom_logit_processor.* was sent, and SGLang applies none to what FROZEN_KV_MTP drafts"):
+        judge(limits=drafted, **PROMPT, custom_logit_processor=processor)
+
+
 def test_a_seed_that_an_answer_would_depend_on() -> None:
     for asked, wanted in ((None, False), ({"temperature": 1}, False), ({"sampling_seed": 0}, True), ([None, {"sampling_seed": 7}], True)):
         assert request_values.wants_seed(asked) == wanted
