@@ -19,28 +19,29 @@ PARTS = (
         name="sync_mtp",
         does="MTP runs with --disable-overlap-schedule; stock crashes at the first batch.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-        why="The synchronous loop passes pp_proxy_tensors, the frozen-KV worker does not take it: TypeError at the first batch.",
-        evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE takes it: "
+        why="The synchronous loop passes pp_proxy_tensors, which the frozen-KV worker does not accept: TypeError at the first batch.",
+        evidence="srt/managers/scheduler.py:4829 · srt/speculative/frozen_kv_mtp_worker_v2.py:762 (EAGLE accepts it: "
         "eagle_worker_v2.py:1421)",
-        remove_when="FrozenKVMTPWorkerV2.forward_batch_generation takes pp_proxy_tensors.",
+        remove_when="FrozenKVMTPWorkerV2.forward_batch_generation accepts pp_proxy_tensors.",
         uses=(uses.mtp, uses.synchronous),
     ),
     Part(
         name="worker_v1",
-        does="MTP runs in a synchronous worker (v1): plain and slower, the reference for v2 and the safe mode.",
+        does="MTP runs in a synchronous worker (v1): simple and slower, the reference for v2 and the safe mode.",
         switch=MTP_V2,
         at=False,
-        why="SGLang has one MTP worker, made for overlap: nothing plain to check it against, and no other to fall back on.",
+        why="SGLang has one MTP worker, which is built for overlap. There is no simple worker to check its results against, and none to "
+        "fall back on.",
         evidence="srt/speculative/spec_info.py:346 · srt/managers/scheduler.py:4829",
-        remove_when="Nothing tests MTP against a plain loop, and no operator needs one.",
+        remove_when="No test compares MTP with a simple loop, and no operator needs one.",
         uses=(uses.mtp,),
     ),
     Part(
         name="frozen_views",
         does="The MTP draft sees all of the target's KV on every attention backend, or the start is refused.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-        why="Stock's views swap the pool alone: fa4 then reads wrong pages in sliding layers, a pair of backends still the draft's "
-        "own pool.",
+        why="Stock's views swap only the pool. fa4 then reads wrong pages in sliding layers, and a pair of backends still reads the "
+        "draft's own pool.",
         evidence="srt/speculative/frozen_kv_mtp_utils.py:51-104 · models/gemma4_mtp.py:140 (no scales) · "
         "layers/attention/flashattention_backend.py:212 · hybrid_attn_backend.py:38",
         remove_when="SGLang's views swap what backends derive from their pool.",
@@ -48,22 +49,23 @@ PARTS = (
     ),
     Part(
         name="unified_draft",
-        does="MTP runs on SGLang's unified memory, whose split between full and sliding layers moves with the load.",
+        does="MTP runs on SGLang's unified memory, whose split between full and sliding layers follows the load.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-        why="Stock refuses FROZEN_KV_MTP with --enable-unified-memory, and would give the draft, which owns no KV, a pool as large as "
-        "the virtual space and virtual slots for physical ones.",
+        why="Stock refuses FROZEN_KV_MTP with --enable-unified-memory. The draft owns no KV, yet stock would give it a pool as large as "
+        "the virtual space. It would also give the draft virtual slots in place of physical ones.",
         evidence="srt/arg_groups/kv_cache_hook.py:588 · mem_cache/kv_cache_configurator.py:1413 (refused), 701 (its pool) · "
         "mem_cache/kv_index_translator.py:138 · crash_repro/unified_memory.py",
-        remove_when="SGLang's unified memory takes FROZEN_KV_MTP.",
+        remove_when="SGLang's unified memory supports FROZEN_KV_MTP.",
         uses=(uses.mtp, uses.unified_memory),
     ),
     Part(
         name="frozen_chain",
-        does="The MTP draft with topk 1 is a chain of maxima, and the host waits for nothing in a step.",
+        does="At topk 1 each MTP draft token is an argmax, and the host waits for nothing in a step.",
         switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="Stock waits for the device in every draft (a sum of lengths) and takes softmax, cat, topk, sort and gather for one maximum.",
-        evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155 · steps 3 to 13 % "
-        "shorter on an H200 together with draft_graph and shared_query, runs/2026-11-21-26b-mtp-v2; tokens and accept length are "
+        why="Stock waits for the device in every draft (a sum of lengths). It computes softmax, cat, topk, sort and gather to find one "
+        "maximum.",
+        evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:479, 592, 604-645, 686 · frozen_kv_mtp_utils.py:155 · steps are 3 to 13 % "
+        "shorter on an H200, together with draft_graph and shared_query, runs/2026-11-21-26b-mtp-v2; tokens and accept length equal "
         "stock's",
         remove_when="SGLang's frozen draft has EAGLE's topk=1 path and preallocated masks.",
         declines=frozen_chain.not_under_v1,
@@ -71,12 +73,12 @@ PARTS = (
     ),
     Part(
         name="draft_argmax",
-        does="The draft's head and the maximum over it are one kernel, without logits in memory.",
+        does="One kernel computes the draft's head and the argmax over it, without logits in memory.",
         switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="A draft step needs one token: stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
-        evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to "
-        "140 µs) · the kernel alone 1.1 to 1.7 times as fast as the chain, centroid head too · H200, 26B-A4B, MTP steps against the "
-        "package without it: 0.5 % shorter at batch 1 and 8, 0.8 % at 32 and 64 (three repetitions, ranges overlap at 32), "
+        why="A draft step needs one token. Stock writes bf16 logits, their float32 copy and, for E2B and E4B, copies of the chosen rows.",
+        evidence="srt/models/gemma4_mtp.py:293-326 · srt/layers/logits_processor.py:1039 · runs/2026-11-21-26b-mtp-v2 (logits: 22 to 140 "
+        "µs) · the kernel alone is 1.1 to 1.7 times as fast as the chain, also for the centroid head · H200, 26B-A4B, MTP steps against "
+        "the package without it: 0.5 % shorter at batch 1 and at 8, 0.8 % at 32 and at 64 (three repetitions, ranges overlap at 32), "
         "runs/2026-11-23-26b-later-pieces",
         remove_when="SGLang's frozen draft takes its token from a fused head.",
         declines=frozen_chain.not_under_v1,
@@ -84,43 +86,45 @@ PARTS = (
     ),
     Part(
         name="draft_graph",
-        does="The draft's attention metadata is prepared inside its CUDA graph (topk 1, triton).",
+        does="The draft's attention metadata is computed inside its CUDA graph (topk 1, triton).",
         switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="Stock launches the draft's metadata kernels one by one before each replay of its graph, which could hold them.",
+        why="Before each replay of the draft's graph, stock launches the draft's metadata kernels one by one. The graph could contain "
+        "them.",
         evidence="srt/speculative/frozen_kv_mtp_worker_v2.py:353-378 · frozen_kv_mtp_cuda_graph_runner.py:325-335 (triton's hook is "
-        "empty) · never timed alone",
+        "empty) · never timed by itself",
         remove_when="SGLang's triton backend prepares decode metadata in init_forward_metadata_in_graph.",
         declines=frozen_chain.not_under_v1,
         uses=(uses.mtp, uses.triton_decode, uses.decode_graphs),
     ),
     Part(
         name="mamba_check",
-        does="An MTP step does not derive again from the model's config that it has no recurrent states to commit.",
+        does="MTP steps do not check the model's config again to see that there are no recurrent states to commit.",
         switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="Each step asks four families of hybrid models whether this is one of theirs, through transformers' slow config attributes.",
-        evidence="srt/speculative/spec_utils.py:1025 · srt/configs/hybrid_arch.py:145 · 7.8 % of the host's own work in a step, "
-        "sampled on a CPU; 117 µs a call there for less than 1 with the patch, runs/2026-11-27-cpu-host-step",
-        remove_when="SGLang keeps mambaish_config with the model runner.",
+        why="In stock each step checks whether the model belongs to one of four hybrid families, through transformers' slow config "
+        "attributes.",
+        evidence="srt/speculative/spec_utils.py:1025 · srt/configs/hybrid_arch.py:145 · 7.8 % of the host's own work in a step, sampled "
+        "on a CPU; a call takes less than 1 µs there with the patch, without it 117 µs, runs/2026-11-27-cpu-host-step",
+        remove_when="SGLang stores mambaish_config in the model runner.",
         uses=(uses.mtp,),
     ),
     Part(
         name="adaptive_draft",
-        does="--speculative-adaptive works for MTP: the draft length, 0 included, that measures fastest at each batch size.",
+        does="--speculative-adaptive works for MTP: each batch size gets the draft length (0 too) that measures fastest.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-        why="MTP has one draft length for every batch size, and costs more than plain decoding where batches are large or drafts refused.",
+        why="MTP has one draft length for every batch size. It costs more than plain decoding if batches are large or drafts are refused.",
         evidence="srt/speculative/adaptive_spec_params.py:65 · frozen_kv_mtp_worker_v2.py:741 · runs/2026-11-21-26b-stock-steps "
         "(batch 64: 0.93x) · H200, every draft refused: 1.5 to 3.7 % slower than the package without a draft at batch 1 to 64, "
         "runs/2026-11-22-26b-adaptive-refused, up to 4.4 % just after a start, runs/2026-11-22-26b-step-switches · drafts accepted: no "
         "slower, runs/2026-11-22-26b-adaptive-accepted",
-        remove_when="SGLang's adaptive speculation takes FROZEN_KV_MTP and weighs the cost of a step.",
+        remove_when="SGLang's adaptive speculation supports FROZEN_KV_MTP and weighs the cost of a step.",
         uses=(uses.mtp, uses.adaptive),
     ),
     Part(
         name="draft_budget",
-        does="The MTP draft, which owns no KV, costs no share of the KV pools.",
+        does="The MTP draft, which owns no KV, takes no share of the KV pools.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="FROZEN_KV_MTP counts as EAGLE, so its draft's layers are priced as KV of the target's size, though its pool has 64 "
-        "tokens: 8% of 26B-A4B's capacity at ratio 0.8, 24% at 0.15.",
+        why="FROZEN_KV_MTP counts as EAGLE, so its draft's layers are counted as KV of the target's size. Yet the draft's pool has 64 "
+        "tokens. The loss is 8% of 26B-A4B's capacity at ratio 0.8, and 24% at 0.15.",
         evidence="srt/speculative/spec_info.py:102 · srt/model_executor/pool_configurator.py:733-759 · frozen_kv_mtp_worker_v2.py:194",
         remove_when="pool_configurator.py leaves FROZEN_KV_MTP out of the draft layers it counts.",
         uses=(uses.mtp,),

@@ -14,19 +14,19 @@ CUDA_GRAPH_SETUP = "sglang.srt.model_executor.model_runner_components.cuda_graph
 PARTS = (
     Part(
         name="one_chunk",
-        does="A prompt that is cut into chunks is the last of its batch: of two, stock answers one from its first chunk.",
+        does="A prompt that is cut into chunks is the last of its batch; with two, stock answers one from its first chunk.",
         switch="SGLANG_GEMMA4_MODEL_FIXES",
-        why="A cut that ends with a page, or where sliding tokens end, leaves budget, with which another prompt may be cut in the "
-        "same batch.",
+        why="If a cut falls on a page boundary or where sliding tokens run out, some token budget is left. Stock then may cut another "
+        "prompt in the same batch.",
         evidence="srt/managers/schedule_policy.py:1353-1371, 1661, 1693 · srt/managers/scheduler.py:4327 · crash_repro/two_chunks.py",
-        remove_when="PrefillAdder cuts no second prompt of a batch.",
+        remove_when="PrefillAdder does not cut a second prompt of a batch.",
     ),
     Part(
         name="host_hits",
-        does="A prompt whose prefix comes back from the host is admitted only where its window and its new tokens both fit.",
+        does="A prompt whose prefix is read back from the host is admitted only if its window and its new tokens both fit.",
         switch="SGLANG_GEMMA4_MODEL_FIXES",
-        why="HiCache locks the part of a prompt's window that is on the card as it reads the rest from the host; admission has "
-        "counted it as evictable, so the prompt's new tokens find no slot and the server ends with 'Out of memory'.",
+        why="HiCache locks the part of a prompt's window that is on the GPU while it reads the rest from the host. Admission has counted "
+        "that part as evictable. The prompt's new tokens then find no slot, and the server ends with 'Out of memory'.",
         evidence="srt/managers/schedule_policy.py:1430-1440 · mem_cache/prefill_budget.py:230 · mem_cache/unified_radix_cache.py:1832 "
         "· crash_repro/host_hits.py",
         remove_when="PrefillAdder.add_one_req locks best_match_node while it selects an admission.",
@@ -34,81 +34,84 @@ PARTS = (
     ),
     Part(
         name="prefill_graph",
-        does="Prefills replay CUDA graphs of the language model, images included, up to sizes for each model.",
+        does="Prefills, also those with images, replay CUDA graphs of the language model, up to a size per model.",
         switch="SGLANG_GEMMA4_PREFILL_GRAPH",
-        why="Stock launches Gemma 4's prefills kernel by kernel: it excludes multimodal models, raises on layers that share KV and "
+        why="Stock launches Gemma 4's prefills kernel by kernel. It excludes multimodal models, raises on layers that share KV, and "
         "replays without per-layer embeddings.",
         evidence="srt/arg_groups/cuda_graph_hook.py:230, 480 (58 sizes) · model_runner_components/cuda_graph_setup.py:156 · "
-        "gemma4_causal.py:1003 (ids and embeddings at once are refused) · prefill_cuda_graph_runner.py:2100 (replay copies embeddings "
-        "alone) · H200, TTFT of a lone prompt of 1,000 tokens with graphs, without, stock: 26B-A4B 30, 68, 77 ms, "
-        "runs/2026-11-23-26b-prefill; E2B without yoco_graph 42, 71, 61, but 65, 91, 62 at 128 tokens, runs/2026-11-23-e2b-images-ttft "
-        "· capture takes 16 to 73 s with nothing compiled, and 0.4 to 0.6 GiB · up to 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, "
-        "1,024 on 12B, 512 on 31B, or --cuda-graph-bs-prefill",
+        "gemma4_causal.py:1003 (it refuses ids together with embeddings) · prefill_cuda_graph_runner.py:2100 (a replay copies only "
+        "embeddings) · H200, TTFT of a single prompt of 1,000 tokens: 26B-A4B 30 ms with graphs, 68 without, 77 in stock, "
+        "runs/2026-11-23-26b-prefill; E2B without yoco_graph 42 ms with graphs, 71 without, 61 in stock, but at 128 tokens 65 with "
+        "graphs, 91 without, 62 in stock, runs/2026-11-23-e2b-images-ttft · capture takes 16 to 73 s if nothing is compiled yet, and 0.4 "
+        "to 0.6 GiB · sizes reach 4,096 tokens on E2B and E4B, 2,048 on 26B-A4B, 1,024 on 12B, 512 on 31B, or what "
+        "--cuda-graph-bs-prefill says",
         remove_when="Gemma4ForConditionalGeneration is in SGLang's multimodal_breakable_cuda_graph_supported_model_archs.",
         uses=(uses.kernels, uses.prefill_graphs_wanted),
     ),
     Part(
         name="yoco_graph",
-        does="The shared layers' part of a prefill is replayed from CUDA graphs of up to 32 requests.",
+        does="CUDA graphs of up to 32 requests replay the part of a prefill in the layers that share KV.",
         switch="SGLANG_GEMMA4_YOCO",
-        why="20 of E2B's 35 layers and 18 of E4B's 42 see one row of a prompt, and Python launches their kernels one by one: a lone "
-        "prompt of 1,000 tokens waits 42 ms for E2B's first token, 30 for that of 26B-A4B, which has no such layers.",
-        evidence="H200, E2B, median TTFT of a lone prompt with it, without, stock: 13, 39, 48 ms at 128 tokens (three passes), 14, "
-        "44, 57 at 1,000 (two, two and three), runs/2026-11-23-e2b-first-token · 26B-A4B: runs/2026-11-23-26b-prefill · six graphs "
-        "took 12.6 s, the decode graphs after them 11.7 s less; their memory was not measured",
+        why="20 of E2B's 35 layers and 18 of E4B's 42 compute one row of a prompt, and Python launches their kernels one by one. A "
+        "single prompt of 1,000 tokens waits 42 ms for E2B's first token. 26B-A4B, which has no such layers, needs 30 ms.",
+        evidence="H200, E2B, median TTFT of a single prompt: at 128 tokens 13 ms with it, 39 without, 48 in stock (three passes each); "
+        "at 1,000 tokens 14 ms with it (two passes), 44 without (two), 57 in stock (three), runs/2026-11-23-e2b-first-token · 26B-A4B: "
+        "runs/2026-11-23-26b-prefill · capture of six graphs took 12.6 s, and the decode graphs after them took 11.7 s less; the graphs' "
+        "memory was not measured",
         remove_when="SGLang captures prefills of models that share KV as one graph.",
         uses=(uses.shared_kv, uses.prefill_graphs, uses.any_batch),
     ),
     Part(
         name="flash_in_graphs",
-        does="In CUDA graphs of joined forwards FlashAttention-4 computes the prompts' full layers, where it was measured faster.",
+        does="In graphs of mixed batches FlashAttention-4 computes prompts' full-attention layers, where measured faster.",
         switch="SGLANG_GEMMA4_FLASH_PREFILL",
-        why="Long prompts beside running requests are bound by the full layers' attention, which our kernel computes at about 160 "
-        "TFLOP/s; FlashAttention-4 needs nothing of the host but shapes, so a graph can hold it.",
-        evidence="H200, 26B-A4B, prompts of 8,000 tokens: a joined forward of 2,048 rows takes 49 to 62 ms, by calculation 10 of them "
-        "in its five full layers · kernels/ops/attention/flash_attn/cute/tile_scheduler.py:945 (the grid), :962 (lengths are read on "
-        "the device), interface.py:1284 (what is compiled) · tests/engine/test_whole_graphs.py · 80 summaries of 8,000 tokens, with "
-        "balanced_parts: 3,201 tokens/s for 3,017 without both (runs/2026-11-26-26b-h200-gap)",
-        remove_when="our kernel is as fast at 512 dimensions.",
+        why="Full layers' attention limits long prompts in a mixed batch (prefill chunk and decode or verify rows in one forward). Our "
+        "kernel computes it at about 160 TFLOP/s. FlashAttention-4 needs only shapes from the host, so a CUDA graph can hold it.",
+        evidence="H200, 26B-A4B, prompts of 8,000 tokens: a mixed batch of 2,048 rows takes 49 to 62 ms, of which by calculation 10 ms "
+        "in its five full layers · kernels/ops/attention/flash_attn/cute/tile_scheduler.py:945 (the grid), :962 (the device reads the "
+        "lengths), interface.py:1284 (what is compiled) · tests/engine/test_whole_graphs.py · 80 summaries of 8,000 tokens, with "
+        "balanced_parts: 3,201 tokens/s, without both 3,017 (runs/2026-11-26-26b-h200-gap)",
+        remove_when="Our kernel is as fast as FlashAttention-4 at 512 dimensions.",
         uses=(uses.joined_steps, uses.triton_prefill, uses.hopper, uses.any_batch),
     ),
     Part(
         name="prefill_beside",
-        does="Prompts are prefilled in the same forward as the decode or verify rows of the running requests.",
+        does="Prompts are prefilled in a mixed batch: in one forward with the decode or verify rows of running requests.",
         switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-        why="Stock runs a prefill or the running batch: while a queue is admitted, decode falls to a third. It refuses mixed chunks "
-        "under MTP, and elsewhere sends decode rows through the prefill kernel.",
-        evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 "
-        "· tests/engine/test_prefill_beside.py, test_whole_graphs.py, test_unified_memory.py, test_beside_host_cache.py · H100, "
-        "26B-A4B with MTP, three passes: mixed lengths 3,168 tokens/s for 2,588 in turn and p99 between tokens 57 ms for 203, 64 x "
-        "1000/500 3,708 for 3,445, 32 x 1000/200 2,614 for 2,788 (runs/2026-11-25-26b-h100-beside); before its bounds were mended it "
-        "lost 13 % on an H200 (runs/2026-11-25-26b-whole-graphs); H200 beside vLLM: runs/2026-11-26-26b-h200-gap · off on E4B: p99 "
-        "between tokens of a mix 61 ms for 203, 5 % fewer tokens/s, runs/2026-11-26-e4b-h200-peer",
+        why="Stock runs either a prefill or the running batch. While it admits a queue, decode throughput falls to a third. Stock "
+        "refuses mixed chunks under MTP, and otherwise sends decode rows through the prefill kernel.",
+        evidence="srt/managers/scheduler.py:3992-4003 · srt/arg_groups/speculative_hook.py:1002 · srt/managers/schedule_batch.py:3267 · "
+        "tests/engine/test_prefill_beside.py, test_whole_graphs.py, test_unified_memory.py, test_beside_host_cache.py · H100, 26B-A4B "
+        "with MTP, three passes: mixed lengths 3,168 tokens/s (alternating: 2,588) and p99 inter-token latency 57 ms (alternating: 203 "
+        "ms), 64 x 1000/500 3,708 tokens/s (3,445), 32 x 1000/200 2,614 tokens/s (2,788) (runs/2026-11-25-26b-h100-beside); before its "
+        "bounds were fixed it lost 13 % on an H200 (runs/2026-11-25-26b-whole-graphs); H200, compared with vLLM: "
+        "runs/2026-11-26-26b-h200-gap · off by default on E4B: on a mix, p99 inter-token latency was 61 ms with it (203 ms without) at 5 "
+        "% less throughput, runs/2026-11-26-e4b-h200-peer",
         remove_when="SGLang verifies drafts and prefills in one forward.",
         uses=(uses.joined_steps, uses.any_batch),
     ),
     Part(
         name="card_clock",
-        does="Steps by whose times prompts go beside running requests are timed by the card, not as the host reads results.",
+        does="The step times that set prompt chunk sizes are measured by the GPU, not when the host reads results.",
         switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-        why="The host reads a step late while it launches a long eager prefill, and the step after seems short: chunks are then "
-        "chosen by times that cannot be.",
-        evidence="8,192 tokens of 26B-A4B took an H200 146 ms in 4 bits and 120 in bfloat16, by the host's clock 51 "
-        "(runs/2026-11-29-26b-h200-int4-gaps, -gaps); with the gaps that right times allow 30 long prompts have 1.17 times the "
-        "tokens/s in bfloat16, a burst of 32 1.06, a mix 1.01 times (runs/2026-11-29-26b-h200-auto)",
+        why="The host reads a step late while it launches a long eager prefill, and the next step then seems short. Chunk sizes are then "
+        "chosen from impossible times.",
+        evidence="8,192 tokens of 26B-A4B took an H200 146 ms in 4 bits and 120 ms in bfloat16; the host's clock said 51 ms "
+        "(runs/2026-11-29-26b-h200-int4-gaps, -gaps); with the pauses that correct times allow, throughput in bfloat16 is 1.17x on 30 "
+        "long prompts, 1.06x on a burst of 32, 1.01x on a mix (runs/2026-11-29-26b-h200-auto)",
         remove_when="prefill_beside is removed.",
         uses=(uses.joined_steps,),
     ),
     Part(
         name="prefill_turns",
-        does="On E2B and E4B running requests get a decode step between two prefills: SGLang's --prefill-decode-interval is 1.",
+        does="On E2B and E4B running requests get a decode step between two prefills (--prefill-decode-interval is 1).",
         switch="SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY",
-        why="Where prompts do not go in one forward with running requests, SGLang prefills as long as prompts wait, and streams stop.",
-        evidence="srt/managers/scheduler.py:1400 (it goes on prefilling), :1425 (the interval) · H200, E4B with MTP, mix, three passes: "
-        "p99 between tokens 94 ms and 181 without, longest pause 96 and 673 ms, p99 first token 962 and 839 ms, 6,982 and 7,502 tokens/s; "
-        "vLLM beside it 142 and 196 ms, 1,353 ms, 5,527 tokens/s (runs/2026-12-01-e4b-h200-turns) · E2B, 12B and 31B were not run "
-        "· tests/engine/test_turns_of_prefills.py",
-        remove_when="SGLang bounds by itself how long running requests wait for prefills.",
+        why="Without mixed batches SGLang keeps prefilling as long as prompts wait, and the streams of running requests stop.",
+        evidence="srt/managers/scheduler.py:1400 (it keeps prefilling), :1425 (the interval) · H200, E4B with MTP, mix, three passes: "
+        "p99 inter-token latency 94 ms (without it 181), longest pause 96 ms (673), p99 TTFT 962 ms (839), 6,982 tokens/s (7,502); vLLM "
+        "in the same run, two passes: p99 inter-token latency 142 and 196 ms, p99 TTFT from 1,353 ms, 5,527 tokens/s "
+        "(runs/2026-12-01-e4b-h200-turns) · E2B, 12B and 31B have not been run · tests/engine/test_turns_of_prefills.py",
+        remove_when="SGLang itself limits how long running requests wait for prefills.",
         uses=(uses.prefill_turns,),
     ),
 )

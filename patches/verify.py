@@ -11,33 +11,36 @@ REQUEST = "sglang.srt.managers.schedule_batch.Req"
 PARTS = (
     Part(
         name="verify_penalties",
-        does="Under speculation by chains, penalties and min_new_tokens count each token; stock counts one a step, or none.",
+        does="With chain speculation, penalties and min_new_tokens count every token; stock counts one a step, or none.",
         switch="SGLANG_GEMMA4_VERIFY_RULES",
-        why="Verify counts the last token of an accepted run alone, no drafts before a node, and steps for min_new_tokens: other "
-        "answers than plain decoding's.",
+        why="Stock's verify step counts only the last token of an accepted run, and no drafts before a node. For min_new_tokens it "
+        "counts steps. The answers differ from those of plain decoding.",
         evidence="srt/managers/schedule_batch.py:3720 · speculative/eagle_utils.py:562-582 · sampling/penaltylib/min_new_tokens.py:83 · "
         "dflash_utils.py:236 (a name that nothing sets) · tests/engine/test_other_drafters.py",
-        remove_when="SGLang's verify penalises each node by the tokens before it.",
+        remove_when="SGLang's verify step penalises each node by the tokens before it.",
         uses=(uses.speculation,),
     ),
     Part(
         name="verify_cuts",
-        does="Under speculation min_p is applied, and top_k and top_p are judged as in plain sampling.",
+        does="Under speculation min_p is applied, and top_k and top_p act as in plain sampling.",
         switch="SGLANG_GEMMA4_VERIFY_RULES",
-        why="Verify does not know min-p, and its top-p judges what top-k left; plain sampling judges both by the whole softmax.",
+        why="Stock's verify step does not support min-p, and applies top-p to what top-k left. Plain sampling applies both to the whole "
+        "softmax.",
         evidence="srt/speculative/eagle_utils.py:724-742 · dflash_utils.py:1037-1103 · srt/layers/sampler.py:407-412, 435-440, 823-834",
-        remove_when="SGLang's verify cuts as its sampler does.",
+        remove_when="SGLang's verify step applies top-k, top-p and min-p as its sampler does.",
         uses=(uses.speculation,),
     ),
     Part(
         name="chain_acceptance",
-        does="A greedy verify step's acceptance, and what the next step starts from, are one launch.",
+        does="One launch accepts the tokens of a greedy verify step and prepares the next step's inputs.",
         switch="SGLANG_GEMMA4_FROZEN_CHAIN",
-        why="Behind a verify step's graph SGLang launches some ten small kernels, from two fills to the relay of lengths and tokens: "
-        "0.45 of the 3.2 ms that the host needs for a step of 26B-A4B, which bound steps of a few requests where the card is quick.",
+        why="After a verify step's graph, SGLang launches some ten small kernels, from two fills to the relay of lengths and tokens. "
+        "They take 0.45 of the 3.2 ms that the host needs for a step of 26B-A4B. On a fast GPU the host's time limits steps of a few "
+        "requests.",
         evidence="srt/speculative/eagle_utils.py:631-655, 845 · eagle_worker_common.py:702 · srt/managers/overlap_utils.py:662, 696 · "
-        "runs/2026-11-29-26b-h200-int4-host (where the host is) · runs/2026-11-29-e2b-h200-lean, runs/2026-11-29-26b-h200-int4-lean "
-        "(with slots_ahead; on that card's host one launch takes 76 µs, SGLang's with what makes their inputs 416)",
+        "runs/2026-11-29-26b-h200-int4-host (where the host spends its time) · runs/2026-11-29-e2b-h200-lean, "
+        "runs/2026-11-29-26b-h200-int4-lean (with slots_ahead; on that GPU's host the one launch takes 76 µs, SGLang's launches and the "
+        "making of their inputs 416 µs)",
         remove_when="SGLang accepts a chain inside the verify graph, as it does for DSpark.",
         uses=(uses.mtp, uses.kernels),
     ),
@@ -45,8 +48,8 @@ PARTS = (
         name="stop_order",
         does="Under speculation an answer ends at the earliest stop; stock returns text past it.",
         switch="SGLANG_GEMMA4_VERIFY_RULES",
-        why="In an accepted run stock asks stop strings before stop tokens, each in the order given: text past an earlier stop is "
-        "returned.",
+        why="In an accepted run stock checks stop strings before stop tokens, each in the order given. It then returns text past an "
+        "earlier stop.",
         evidence="srt/managers/schedule_batch.py:2023-2036, 1920 · tests/engine/test_mtp_lifecycle.py",
         remove_when="SGLang ends an accepted run at the earliest stop in it.",
         uses=(uses.speculation,),
