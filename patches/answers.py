@@ -16,24 +16,24 @@ XGRAMMAR = "sglang.srt.constrained.xgrammar_backend"
 PARTS = (
     Part(
         name="one_bos",
-        does="Raw texts of /v1/completions and /generate begin with one <bos>; chats and token ids are left as they are.",
+        does="Raw texts of /v1/completions and /generate begin with one <bos>; chats and token ids are unchanged.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Released Gemma 4 tokenizers add no <bos>. Stock restores it for text-only models, not for tokenizers that come with a "
-        "processor: raw texts are scored without it. A tokenizer that adds it gives a chat's text, which is rendered and read again, "
-        "two.",
+        why="Released Gemma 4 tokenizers add no <bos>. Stock restores it for text-only models, but not for tokenizers that come with a "
+        "processor: these score raw texts without it. A tokenizer that adds <bos> gives a chat two, because the chat's text is rendered "
+        "and then tokenised again.",
         evidence="srt/utils/hf_transformers/tokenizer.py:317-423 (get_tokenizer only) · processor.py:398-432 · "
         "managers/tokenizer_manager.py:1068 · crash_repro/raw_bos.py",
         remove_when="SGLang's get_processor restores add_bos_token, and texts that begin with <bos> get no second one.",
     ),
     Part(
         name="answer_parser",
-        does="Thoughts and tool calls are read by one state machine: linear time, the same streamed or not.",
+        does="One state machine parses thoughts and tool calls: in linear time, with equal results streamed or not.",
         switch="SGLANG_GEMMA4_ANSWER_PARSER",
-        why="Stock's parser never ends on some arguments, ends a call at <tool_call|> inside a string, makes null a string, drops "
-        "text behind a call and calls inside thoughts, leaks a second thought into the content, takes an answer without a thought for "
-        "one, and numbers streamed calls by tool. A missing or doubled delimiter swallows the rest, calls in round brackets stay text, "
-        "and a streamed /v1/messages drops arguments. Thoughts of a text-only checkpoint lose their markers before they are parsed. "
-        "reasoning_tokens counts a whole answer without a thought, and tokens that a stop cut off.",
+        why="On some arguments stock's parser never ends. It ends a call at <tool_call|> inside a string, and turns null into a string. "
+        "It drops text after a call and calls inside thoughts. It leaks a second thought into the content, takes an answer without a "
+        "thought for a thought, and numbers streamed calls by tool. A missing or doubled delimiter swallows the rest, calls in round "
+        "brackets stay text, and a streamed /v1/messages drops arguments. Thoughts of a text-only checkpoint lose their markers before "
+        "they are parsed. reasoning_tokens counts the whole of an answer without a thought, and tokens that a stop cut off.",
         evidence="srt/function_call/gemma4_detector.py:51 (the loop), :93, :259, :380, :411 · srt/parser/reasoning_parser.py:154, "
         "224, 1320 · srt/entrypoints/anthropic/serving.py:1276 · srt/managers/schedule_batch.py:2240 · "
         "crash_repro/tool_parser_hang.py, tool_answers.py, tool_call_index.py, thinking_answers.py, thinking_text_only.py, "
@@ -43,10 +43,10 @@ PARTS = (
     ),
     Part(
         name="tool_grammar",
-        does="Tool calls that must come, and those of strict tools, are constrained in Gemma 4's own syntax.",
+        does="Forced tool calls, and those of strict tools, are constrained in Gemma 4's own syntax.",
         switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
-        why="Stock makes the model write tool_choice required and named calls as a JSON array, which it was not trained to write, "
-        "constrains nothing where a thinking model does not think, and does not enforce strict tools at all.",
+        why="With tool_choice required or a named call, stock makes the model write a JSON array, which the model was not trained to "
+        "write. It constrains nothing if a thinking model does not think. It does not enforce strict tools at all.",
         evidence="srt/function_call/gemma4_detector.py:441 (supports_structural_tag) · srt/function_call/function_call_parser.py:394 "
         "(json_schema), 419 (errors become None) · srt/constrained/reasoner_grammar_backend.py:264 · crash_repro/tool_choice_json.py",
         remove_when="SGLang's gemma4 detector has a structural tag of its own (xgrammar 0.2.7: builtin_structural_tag.py:2302 has none).",
@@ -54,14 +54,14 @@ PARTS = (
     ),
     Part(
         name="json_blanks",
-        does="Constrained answers end: blanks in a row in JSON are bounded, and a marker is no text of a string.",
+        does="Constrained answers end: runs of blanks in JSON are limited, and a string cannot contain a special token.",
         switch="SGLANG_GEMMA4_TOOL_GRAMMAR",
-        why="Behind a key or a value stock's JSON grammars take any number of blanks, and Gemma 4 often writes them until max_tokens. "
-        "--constrained-json-max-whitespace-cnt is not for structural tags, any JSON or llguidance, and makes masks slow. In strings "
-        "xgrammar takes special tokens by their characters: texts lose them, and a call goes on behind its end marker.",
+        why="After a key or a value, stock's JSON grammars accept any number of blanks, and Gemma 4 often writes blanks until "
+        "max_tokens. --constrained-json-max-whitespace-cnt does not cover structural tags, any JSON or llguidance, and makes masks slow. "
+        "In strings xgrammar accepts special tokens by their characters. Texts then lose them, and a call continues after its end marker.",
         evidence="srt/arg_groups/fields/serving.py:293 (None: unbounded) · srt/constrained/xgrammar_backend.py:386, 421 · "
         "llguidance_backend.py:299 · crash_repro/endless_answers.py",
-        remove_when="SGLang bounds blanks in JSON by default, in each of its grammars.",
+        remove_when="SGLang limits blanks in JSON by default, in each of its grammars.",
     ),
 )
 

@@ -19,9 +19,9 @@ PARTS = (
         name="text_only_config",
         does="Text-only checkpoints load as transformers 5.19 saves them.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Stock flattens transformers' per_layer_config under text_config only: Gemma4ForCausalLM ends in "
-        "AmbiguousGlobalPerLayerAttributeError before any weight is read. On CUDA it then captures prefills, and raises where layers "
-        "share KV.",
+        why="Stock flattens transformers' per_layer_config only under text_config. Gemma4ForCausalLM therefore ends in "
+        "AmbiguousGlobalPerLayerAttributeError before any weight is read. On CUDA stock would then capture prefills, and raise where "
+        "layers share KV.",
         evidence="srt/utils/hf_transformers/config.py:267 (hasattr raises) · :321 (gemma4_text is not in _GEMMA4_MODEL_TYPES) · "
         "model_executor/model_runner_components/cuda_graph_setup.py:156",
         remove_when="SGLang's get_config flattens a root config of type gemma4_text.",
@@ -31,59 +31,59 @@ PARTS = (
         name="unified_config",
         does="12B checkpoints (Gemma 4 unified) load as transformers 5.19 saves them.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Stock reads a 12B's configuration as a Gemma4Config: as transformers 5.19 saves one, it lacks model_patch_size, and "
+        why="Stock reads a 12B's configuration as a Gemma4Config. A file that transformers 5.19 saved then lacks model_patch_size, and "
         "audio and per-layer embeddings get another model's sizes.",
         evidence="srt/utils/hf_transformers/common.py:270 · srt/models/gemma4_unified.py:73 · crash_repro/unified_config.py",
-        remove_when="SGLang reads gemma4_unified by transformers' own class, or fills what its file leaves out.",
+        remove_when="SGLang reads gemma4_unified by transformers' own class, or fills in what the file leaves out.",
         uses=(uses.unified,),
     ),
     Part(
         name="untied_head",
-        does="A head of its own is used where transformers uses it: by config.json's top level, and by the weights.",
+        does="A separate LM head is used where transformers uses it: by config.json's top level, and by the weights.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Stock asks text_config, which is true by default, whether the head is the embedding: lm_head.weight of a checkpoint that "
-        "says otherwise at the top level is dropped without a word, and every token is another.",
+        why="Stock asks text_config whether the head is the embedding; the default there is true. If the top level says otherwise, stock "
+        "drops the checkpoint's lm_head.weight silently, and every token is wrong.",
         evidence="srt/models/gemma4_mm.py:254 · gemma4_unified.py:190 · gemma4_mtp.py:117 · transformers modeling_utils.py:2484 · "
         "crash_repro/untied_head.py",
-        remove_when="SGLang's Gemma 4 models ask the top level's tie_word_embeddings.",
+        remove_when="SGLang's Gemma 4 models read tie_word_embeddings at the top level.",
     ),
     Part(
         name="router_scale",
         does="The MoE router's scale is applied on every path and follows weight updates.",
         switch="SGLANG_GEMMA4_MODEL_FIXES",
-        why="The fold is made once and goes stale with the first weight update, and the native norm ignores it: experts are chosen by "
-        "unscaled logits, without any error.",
+        why="Stock folds the scale into the router once. The fold is stale after the first weight update, and the native norm ignores "
+        "it. Experts are then chosen by unscaled logits, without any error.",
         evidence="srt/models/gemma4_causal.py:203-212 · srt/layers/layernorm.py:1425 (forward_native)",
         remove_when="Gemma4Router applies its scale on the native path and refolds it in load_weights.",
         uses=(uses.moe,),
     ),
     Part(
         name="weight_updates",
-        does="Weight updates reach the model they are for, with MTP too; one that fits none is refused.",
+        does="Weight updates reach the model they are for, also with MTP; an update that fits no model is refused.",
         switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
-        why="Stock loads an update's checkpoint into target and assistant alike, whose names are the same and whose shapes are not: "
-        "the scheduler ends. Weights in several calls sort E2B's and E4B's draft head once for each: accept length 1. Quantised "
-        "weights, which are rearranged after loading, are written over in part.",
+        why="Stock loads an update's checkpoint into both target and assistant, whose tensor names are equal but whose shapes are not: "
+        "the scheduler ends. If weights come in several calls, stock sorts E2B's and E4B's draft head once per call: accept length 1. "
+        "Quantised weights, which are rearranged after loading, are partly overwritten.",
         evidence="srt/managers/scheduler_components/weight_updater.py:138, 245 · model_runner_components/weight_updater.py:190, 228 "
-        "(goes back to the path that failed) · models/gemma4_mtp.py:380 · crash_repro/mtp_weight_update.py",
-        remove_when="SGLang asks a checkpoint which model it is for, and sorts the assistant's head once.",
+        "(falls back to the path that failed) · models/gemma4_mtp.py:380 · crash_repro/mtp_weight_update.py",
+        remove_when="SGLang finds out which model a checkpoint is for, and sorts the assistant's head once.",
     ),
     Part(
         name="gptq_layout",
-        does="4-bit checkpoints in GPTQ's or AWQ's layout (AutoRound's too) are read as compressed-tensors', experts too.",
+        does="4-bit checkpoints in GPTQ or AWQ layout (also AutoRound's) load as compressed-tensors, experts too.",
         switch=SWITCH,
-        why="Stock's GPTQ and AWQ experts go through kernels that have silu only, and assert it; names of layers that stay as they "
-        "are do not meet its modules. compressed-tensors' path, repaired for Gemma 4, takes the same levels, laid out otherwise.",
+        why="Stock runs GPTQ and AWQ experts through kernels that have silu only and assert it. Names of unquantised layers do not match "
+        "stock's modules. The compressed-tensors path, fixed for Gemma 4, accepts the same quantised values in another layout.",
         evidence="srt/layers/moe/moe_runner/marlin.py:143 · moe_wna16.py:405 · tests/engine/test_gptq_layout.py, test_zero_points.py",
         remove_when="SGLang's GPTQ and AWQ experts compute gelu_tanh.",
         uses=(uses.gptq,),
     ),
     Part(
         name="quantised_names",
-        does="Layers that a quantised checkpoint leaves alone, such as vision towers and routers, are loaded as they are.",
+        does="Layers that a checkpoint leaves unquantised, such as vision towers and routers, load unquantised.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Stock compares ignore lists with its own names: the tower's q, k, v, gate and up (there ….q_proj.linear) become "
-        "quantised layers without weights, K = V layers raise, and quantised routers are read without their scales.",
+        why="Stock compares ignore lists with its own names. The tower's q, k, v, gate and up (there ….q_proj.linear) become quantised "
+        "layers without weights. K = V layers raise, and quantised routers are read without their scales.",
         evidence="srt/layers/quantization/compressed_tensors/utils.py:27-77 · srt/layers/clippable_linear.py:142, 266 · "
         "gemma4_causal.py:198 · crash_repro/quantised_vision.py, quantised_k_is_v.py, quantised_router.py, quantised_zero_points.py",
         remove_when="SGLang maps the names of a checkpoint's quantization_config to its Gemma 4 modules.",
@@ -91,24 +91,24 @@ PARTS = (
     ),
     Part(
         name="unit_kv_scales",
-        does="Under --quantization fp8 keys and values of a cache without scales are written and read as without it.",
+        does="Under --quantization fp8, a KV cache without scales is written and read as without that flag.",
         switch="SGLANG_GEMMA4_QKV",
-        why="SGLang's fp8 gives each attention a KV scale of 1: keys and values are cloned before they are written, and the launches "
-        "of this package that write them themselves, or for two kinds of rows at once, step aside.",
+        why="SGLang's fp8 gives each attention layer a KV scale of 1. Keys and values are therefore cloned before they are written. This "
+        "package's launches that write keys and values, or serve two types of rows at once, then step aside.",
         evidence="srt/layers/quantization/kv_cache.py:59 · srt/layers/attention/triton_backend.py:1721-1742 · "
-        "tests/engine/test_unit_kv_scales.py (what stepped aside)",
-        remove_when="SGLang leaves k_scale None where a checkpoint has none.",
+        "tests/engine/test_unit_kv_scales.py (which launches stepped aside)",
+        remove_when="SGLang leaves k_scale None if a checkpoint has none.",
         uses=(uses.quantised,),
     ),
     Part(
         name="sharded_head",
         does="Under tensor parallelism each rank scores its range of the vocabulary.",
         switch="SGLANG_GEMMA4_SHARDED_HEAD",
-        why="Under tensor parallelism every rank scores all 262,144 tokens, and as many copies of the logits as there are ranks are "
-        "gathered.",
+        why="Under tensor parallelism every rank of stock scores all 262,144 tokens. As many copies of the logits as there are ranks are "
+        "then gathered.",
         evidence="srt/models/gemma3_causal.py:532 · srt/layers/logits_processor.py:484, 1024, 1258 (cuts off the copies) · two H200, "
-        "26B-A4B with MTP: a verify step of 32 requests takes 10.64 ms for 11.21, of one no less (5.04 and 5.10), "
-        "runs/2026-11-26-26b-tp2",
+        "26B-A4B with MTP: a verify step of 32 requests takes 10.64 ms, without it 11.21 ms; a step of one request is no shorter (5.04 "
+        "ms and 5.10 ms), runs/2026-11-26-26b-tp2",
         remove_when="SGLang ties Gemma 4's LM head through a VocabParallelEmbedding.",
         uses=(uses.several_ranks,),
     ),
@@ -116,26 +116,26 @@ PARTS = (
         name="language_model_only",
         does="--language-model-only leaves the vision and audio towers out; their memory goes to the KV pools.",
         switch="SGLANG_GEMMA4_MEDIA_FIXES",
-        why="Stock refuses --language-model-only for Gemma 4, so a server of text alone keeps the towers in memory.",
+        why="Stock refuses --language-model-only for Gemma 4, so a text-only server keeps the towers in memory.",
         evidence="srt/server_args.py:335 (the list) · srt/models/gemma4_mm.py:199 (built on every first rank)",
         remove_when="Gemma4ForConditionalGeneration is on SGLang's list.",
         uses=(uses.no_towers,),
     ),
     Part(
         name="whole_checkpoints",
-        does="A checkpoint whose tensors do not all arrive is refused; text-only and older names are read as the model's.",
+        does="A checkpoint is refused if a tensor is missing; tensors with text-only or older names load too.",
         switch="SGLANG_GEMMA4_CONFIGS",
-        why="Stock passes over tensors that it cannot name, and counts q, k and v, gate and up or all experts as loaded when any of "
-        "them came: text-only or older names beside a multimodal config, an adapter's, a missing file or layer are served as garbage, "
-        "with status 200.",
+        why="Stock skips tensors that it cannot name. It counts q, k and v, gate and up, or all experts as loaded when any one of them "
+        "came. Text-only or older names with a multimodal config, an adapter's names, or a missing file or layer load without error. "
+        "Stock then serves garbage with status 200.",
         evidence="srt/models/gemma4_mm.py:1044-1110 · gemma4_causal.py:1409 · crash_repro/partial_checkpoints.py",
-        remove_when="SGLang ends where a parameter of Gemma 4, or a part of a fused one, got no tensor.",
+        remove_when="SGLang refuses to start if a Gemma 4 parameter, or a part of a fused one, got no tensor.",
     ),
     Part(
         name="dummy_weights",
-        does="--load-format dummy fills Gemma 4 with weights of realistic spread, so that tokens and experts vary.",
+        does="--load-format dummy gives Gemma 4 weights of realistic spread, so that tokens and experts vary.",
         switch="SGLANG_GEMMA4_DUMMY_WEIGHTS",
-        why="Uniform(±1e-3) weights collapse to one repeated token and eight experts: a benchmark of nothing.",
+        why="With uniform(±1e-3) weights the model repeats one token and uses eight experts. Such a benchmark measures nothing.",
         evidence="srt/model_loader/weight_utils.py (initialize_dummy_weights)",
         remove_when="SGLang's dummy weights keep activations at unit scale.",
         uses=(uses.random_weights,),

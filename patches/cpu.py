@@ -15,39 +15,40 @@ FP8 = "sglang.srt.layers.quantization.fp8"
 PARTS = (
     Part(
         name="cpu_engine",
-        does="Attention and the kernels SGLang needs, in torch and float32.",
+        does="The CPU engine computes attention and the kernels that SGLang needs, in torch and float32.",
         switch="SGLANG_GEMMA4_CPU",
-        why="Without AMX, SGLang demotes intel_amx to torch_native, which neither translates sliding-window slots nor verifies "
-        "drafts; with it, the kernels come from a build of sgl_kernel that no registry carries.",
+        why="Without AMX, SGLang demotes intel_amx to torch_native. torch_native neither translates sliding-window slots nor verifies "
+        "drafts. With AMX, the kernels come from a build of sgl_kernel that is in no registry.",
         evidence="arg_groups/overrides.py:1301 · layers/attention/torch_native_backend.py · frozen_kv_mtp_worker_v2.py (topk > 1)",
         remove_when="SGLang serves Gemma 4 with MTP on a CPU without AMX.",
         cpu_engine=True,
     ),
     Part(
         name="cpu_fork",
-        does="A CPU server's scheduler and detokenizer are forked from its first process, so that SGLang is imported once.",
+        does="A CPU server forks its scheduler and detokenizer from its first process, so that SGLang is imported once.",
         switch="SGLANG_GEMMA4_CPU",
-        why="SGLang starts each of a server's processes anew, and each imports SGLang again: most of a small model's start on a CPU.",
+        why="SGLang starts each process of a server from scratch, and each imports SGLang again. These imports are most of a small "
+        "model's start on a CPU.",
         evidence="entrypoints/engine.py:1995",
-        remove_when="SGLang forks its processes where there is no accelerator.",
+        remove_when="SGLang forks its processes if there is no accelerator.",
         cpu_engine=True,
     ),
     Part(
         name="cpu_sampling",
-        does="Sampled requests are sampled under MTP on a CPU too, as the CUDA kernels do it.",
+        does="Under MTP, sampled requests are sampled on a CPU too, as by the CUDA kernels.",
         switch="SGLANG_GEMMA4_CPU",
-        why="On a CPU SGLang verifies drafts greedily whatever temperature, top-p and top-k say; here sampled requests are sampled, "
-        "with the meaning of the CUDA kernels.",
+        why="On a CPU, SGLang verifies drafts greedily, whatever temperature, top-p and top-k say. With this patch sampled requests are "
+        "sampled, with the semantics of the CUDA kernels.",
         evidence="speculative/eagle_utils.py:500 · kernels/jit/include/sgl_kernel/speculative/sampling.cuh",
-        remove_when="SGLang has sampling-verify kernels for the CPU.",
+        remove_when="SGLang has sampling verify kernels for the CPU.",
         cpu_engine=True,
     ),
     Part(
         name="cpu_images",
-        does="Images attend both ways on a CPU too, on the layers that the config says.",
+        does="Images attend both ways on a CPU too, on the layers that the config names.",
         switch="SGLANG_GEMMA4_CPU",
-        why="Only triton and fa4 know Gemma 4's bidirectional images, on every layer and for every model; transformers has them on "
-        "sliding layers, where the config asks for it.",
+        why="Only triton and fa4 support Gemma 4's bidirectional images, and use them on every layer and for every model. transformers "
+        "uses them on sliding layers only, if the config asks for them.",
         evidence="models/gemma4_mm.py:325 · transformers modeling_gemma4.py create_masks_for_vision_model",
         remove_when="SGLang's masks equal transformers'.",
         uses=(uses.images,),
@@ -57,7 +58,7 @@ PARTS = (
         name="cpu_lora",
         does="LoRA adapters work on a CPU too.",
         switch="SGLANG_GEMMA4_CPU",
-        why="SGLang's LoRA asks for pinned memory, which torch has on a machine with a card only, and its torch_native backend for "
+        why="SGLang's LoRA needs pinned memory, which torch provides only on a machine with a GPU. Its torch_native backend needs "
         "offsets that a replicated layer does not give.",
         evidence="srt/lora/layers.py:586-595, 956-961 · srt/lora/backend/torch_backend.py:84-106, 217-245",
         remove_when="SGLang's torch_native LoRA backend runs on a CPU.",
@@ -68,8 +69,8 @@ PARTS = (
         name="cpu_quantised",
         does="Quantised checkpoints are served in float32 on a CPU too.",
         switch="SGLANG_GEMMA4_CPU",
-        why="SGLang's quantised products are kernels of a card (or of AMX); the CPU reference engine has none of them.",
-        evidence="srt/layers/quantization/compressed_tensors/compressed_tensors.py:421 (asks CUDA for its capability) · fp8.py, "
+        why="SGLang's quantised GEMMs are kernels for a GPU (or for AMX). The CPU reference engine has none of them.",
+        evidence="srt/layers/quantization/compressed_tensors/compressed_tensors.py:421 (asks CUDA for its compute capability) · fp8.py, "
         "process_weights_after_loading",
         remove_when="SGLang serves fp8 and 4-bit checkpoints on a CPU without AMX.",
         cpu_engine=True,
@@ -78,7 +79,7 @@ PARTS = (
         name="cpu_experts",
         does="Under expert parallelism each rank of a CPU engine computes its own experts.",
         switch="SGLANG_GEMMA4_CPU",
-        why="SGLang's experts in torch take the -1 of another rank's expert for an index: the first batch ends the server.",
+        why="In SGLang's torch experts, -1 marks an expert of another rank, but is used as an index. The first batch ends the server.",
         evidence="srt/layers/moe/fused_moe_native.py:77 · tests/engine/test_parallel_forms.py",
         remove_when="moe_forward_native skips the experts of other ranks.",
         cpu_engine=True,

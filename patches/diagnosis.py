@@ -26,37 +26,38 @@ GRAPHS = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup"
 PARTS = (
     Part(
         name="report",
-        does="A banner when the server is ready, and the patches in /server_info.",
+        does="The server prints a banner when it is ready and lists the patches in /server_info.",
         switch="SGLANG_GEMMA4_REPORT",
-        why="SGLang swallows plugin errors and says nothing of what a plugin changed; an operator must be able to see it.",
+        why="SGLang swallows plugin errors and does not report what a plugin changed. An operator must be able to see both.",
         evidence="srt/plugins/__init__.py:136 · srt/entrypoints/http_server.py:857",
         remove_when="SGLang lists applied hooks and failed plugins in /server_info.",
     ),
     Part(
         name="patch_metrics",
-        does="The patches on /metrics, where the server has --enable-metrics.",
+        does="/metrics lists the patches if the server runs with --enable-metrics.",
         switch="SGLANG_GEMMA4_REPORT",
-        why="A dashboard or an alert over many servers reads /metrics, which says nothing of what a plugin changed. SGLang makes the "
-        "hooked collectors only under --enable-metrics; without it this costs nothing.",
+        why="Dashboards and alerts over many servers read /metrics, which does not report what a plugin changed. SGLang creates the "
+        "hooked collectors only under --enable-metrics; without that flag this patch costs nothing.",
         evidence="srt/observability/metrics_collector.py:1769, 2074 · srt/managers/scheduler.py:631 · srt/entrypoints/engine.py:1352",
         remove_when="SGLang exports applied hooks and failed plugins as metrics.",
         uses=(uses.metrics,),
     ),
     Part(
         name="start_times",
-        does="Seconds of the start by part, in the log and in /server_info.",
+        does="The log and /server_info show how many seconds each part of the start took.",
         switch="SGLANG_GEMMA4_REPORT",
-        why="SGLang tells the seconds of weights, pools and graphs, half of a start; nobody sees what the rest is, or what a package adds.",
+        why="SGLang reports the seconds for weights, pools and graphs, which are half of a start. Stock does not show what the rest is, "
+        "or what a package adds.",
         evidence="srt/observability/startup_time.py:11 · runs/2026-11-23-e2b-first-token (159.6 s stock, 172.7 package)",
         remove_when="SGLang's startup_time adds up to the whole start.",
     ),
     Part(
         name="bounds_traps",
-        does="Every index that attention is about to follow is checked; a bad one ends in a named error and a dump.",
+        does="Every index is checked before attention follows it; a bad one ends in a named error and a dump.",
         switch="SGLANG_GEMMA4_DEBUG",
-        why="An index outside its KV pool is read silently on a GPU, or ends in an illegal access somewhere else, later.",
+        why="On a GPU an index outside its KV pool is read silently, or causes an illegal access later and somewhere else.",
         evidence="kernels/ops/attention/trtllm_mha_page_table.py (never clamps to the table's width) · "
-        "srt/layers/attention/flashattention_backend.py:212 (full table followed into the sliding pool)",
+        "srt/layers/attention/flashattention_backend.py:212 (the full table is followed into the sliding pool)",
         remove_when="SGLang checks page tables and sliding mappings itself.",
     ),
 )

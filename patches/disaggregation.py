@@ -10,10 +10,10 @@ SGLANG = "sglang.srt.disaggregation"
 PARTS = (
     Part(
         name="pd_draft",
-        does="MTP runs behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
+        does="MTP works behind a prefill server (--disaggregation-mode); stock's servers crash at the first request.",
         switch="SGLANG_GEMMA4_FROZEN_VIEWS",
-        why="Stock sizes the hidden state on the wire by the assistant, registers the draft's 64 slots under the target's pages and "
-        "builds EAGLE's draft input: neither server of a pair runs MTP.",
+        why="Stock sizes the transferred hidden state by the assistant, and registers the draft's 64 slots under the target's pages. It "
+        "also builds EAGLE's draft input. Neither server of a pair can run MTP.",
         evidence="srt/speculative/eagle_utils.py:279 · managers/scheduler.py:1534 · speculative/eagle_disaggregation.py:124 · "
         "frozen_kv_mtp_worker_v2.py:465",
         remove_when="tests/engine/test_mtp_disaggregated.py passes with SGLANG_GEMMA4_WITHOUT=pd_draft.",
@@ -23,18 +23,19 @@ PARTS = (
         name="hetero_tp",
         does="Prefill and decode servers (--disaggregation-mode) may have different --tp-size.",
         switch="SGLANG_GEMMA4_MODEL_FIXES",
-        why="Stock applies the full layers' number of KV heads to the sliding ones: of 12 unequal pairs of sizes in 1, 2, 4, 8 it "
-        "serves 2 for 26B-A4B. NIXL also counts no group of heads where KV heads are fewer than prefill ranks, and keeps one source "
-        "for all decode sizes.",
+        why="Stock applies the full layers' number of KV heads to the sliding layers. Of 12 unequal pairs of sizes in 1, 2, 4, 8 it "
+        "serves only 2 for 26B-A4B. NIXL also counts no group of heads if KV heads are fewer than prefill ranks. It keeps one source for "
+        "all decode sizes.",
         evidence="srt/disaggregation/prefill.py:336 · common/conn.py:1751 · nixl/conn.py:1302, 1328 · mooncake/conn.py:2157",
         remove_when="tests/engine/test_hetero_tp.py passes with SGLANG_GEMMA4_WITHOUT=hetero_tp.",
         uses=(uses.disaggregation,),
     ),
     Part(
         name="lost_prefill",
-        does='A request whose prefill server does not answer says so; stock says "Aborted by AbortReq".',
+        does='If a request\'s prefill server does not answer, the error says so; stock says "Aborted by AbortReq".',
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="A decode server gives a request up after 15 tries to reach its prefill server, and tells the client 'Aborted by AbortReq'.",
+        why="After 15 tries to reach the prefill server, a decode server gives the request up. The client then reads only 'Aborted by "
+        "AbortReq'.",
         evidence="srt/disaggregation/decode.py:1217 · common/conn.py:2960 · tests/unit/test_lost_prefill.py",
         remove_when="_ensure_prefill_info records its error_msg as the requests' failure.",
     ),

@@ -11,22 +11,22 @@ LORA = "sglang.srt.lora"
 PARTS = (
     Part(
         name="lora",
-        does="LoRA adapters (--lora-paths) work: each layer's own sizes, absent K and V, the dense FFN of MoE.",
+        does="LoRA adapters (--lora-paths) work: per-layer sizes, layers without K and V, and the dense FFN of MoE layers.",
         switch="SGLANG_GEMMA4_LORA",
-        why="Stock sizes all layers by attributes that Gemma 4's config does not have, wants a v_proj in each, takes the dense FFN of "
-        "a MoE layer for its experts, and knows none of it for the text-only class.",
+        why="Stock sizes all layers by attributes that Gemma 4's config does not have, and expects a v_proj in each layer. It mistakes a "
+        "MoE layer's dense FFN for its experts. For the text-only class it supports none of this.",
         evidence="srt/models/gemma4_mm.py:1104-1131 · srt/lora/lora.py:300-320 (KeyError: v_proj) · srt/lora/mem_pool.py:586-608",
-        remove_when="Gemma 4's classes tell SGLang each layer's sizes, and its adapters may lack projections.",
+        remove_when="Gemma 4's classes give SGLang each layer's sizes, and adapters may lack projections.",
         uses=(uses.lora,),
     ),
     Part(
         name="lora_mtp",
-        does="LoRA and MTP go together: the target verifies with adapters, the draft has none.",
+        does="LoRA works together with MTP: the target verifies with adapters, the draft has none.",
         switch="SGLANG_GEMMA4_LORA",
-        why="Stock refuses LoRA with Gemma 4's MTP, though verify steps have one width for all requests, which is all that its LoRA "
-        "asks for.",
+        why="Stock refuses LoRA with Gemma 4's MTP. But verify steps have one width for all requests, which is all that SGLang's LoRA "
+        "needs.",
         evidence="srt/arg_groups/lora_hook.py:246-264 · srt/lora/utils.py:489 (verify) · srt/model_executor/model_runner.py:838 (no draft)",
-        remove_when="SGLang lists FROZEN_KV_MTP among the algorithms that LoRA goes with.",
+        remove_when="SGLang lists FROZEN_KV_MTP among the algorithms that LoRA supports.",
         uses=(uses.lora, uses.mtp),
     ),
 )

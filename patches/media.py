@@ -19,9 +19,10 @@ BASE = "sglang.srt.multimodal.processors.base_processor.BaseMultimodalProcessor"
 PARTS = (
     Part(
         name="image_cache",
-        does="After a weight update images and sounds are encoded again.",
+        does="After a weight update images and audio are encoded again.",
         switch="SGLANG_GEMMA4_WEIGHT_UPDATES",
-        why="Stock keeps the embeddings of images and sounds over a weight update: the same picture is answered from the old tower.",
+        why="Stock keeps the embeddings of images and audio across a weight update. The same image is then answered from the old tower's "
+        "features.",
         evidence="srt/managers/scheduler_components/weight_updater.py:122 · srt/managers/scheduler.py:5518 (flush_cache) · "
         "srt/managers/mm_schedule.py:383 · crash_repro/image_cache_update.py",
         remove_when="SGLang's flush after a weight update clears mm_schedule.embedding_cache.",
@@ -29,68 +30,68 @@ PARTS = (
     ),
     Part(
         name="image_padding",
-        does="Padding patches of an image stay out of its first soft token.",
+        does="An image's padding patches stay out of its first soft token.",
         switch="SGLANG_GEMMA4_MEDIA_FIXES",
-        why="Patches that only fill an image up to its budget are pooled into its first soft token; transformers zeroes them. On "
-        "tiny-e2b that token is off by 3.8 where its largest value is 2.7, and greedy tokens change.",
+        why="Stock pools the patches that only fill an image up to its budget into the image's first soft token; transformers zeroes "
+        "them. On tiny-e2b that token is off by 3.8, where its largest value is 2.7, and greedy tokens change.",
         evidence="srt/models/gemma4_vision.py:484, 534 · transformers modeling_gemma4.py Gemma4VisionPooler",
         remove_when="SGLang's pooler masks padding for Gemma4ForConditionalGeneration too.",
         uses=(uses.images,),
     ),
     Part(
         name="image_transport",
-        does="On one card, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise.",
+        does="On one GPU, image features go to the scheduler by cuda_ipc, unless --mm-feature-transport says otherwise.",
         switch="SGLANG_GEMMA4_BATCHED_VISION",
-        why="Features are copied off the card, pickled to the scheduler and copied back: 600 images took 13.7 s so, 7.4 s on the card "
-        "(runs/2026-11-22-e2b-images-ttft).",
-        evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · E2B, 600 images on an H200: 1.86 times the throughput of "
-        "the package without it, two passes each, runs/2026-11-22-e2b-images-ttft; stock gains 1.20 times by that flag, "
-        "runs/2026-11-23-e2b-images-ttft · it takes 1.6 GiB of the card, not of KV (patch feature_memory); a container that forbids "
-        "CUDA IPC needs --mm-feature-transport cpu",
-        remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper cards.",
+        why="Stock copies features off the GPU, pickles them to the scheduler and copies them back. 600 images took 13.7 s this way, and "
+        "7.4 s when features stay on the GPU (runs/2026-11-22-e2b-images-ttft).",
+        evidence="srt/arg_groups/serving_hook.py:800 (the CPU by default) · E2B, 600 images on an H200: 1.86x the throughput of the "
+        "package without it, two passes each, runs/2026-11-22-e2b-images-ttft; with the same flag stock reaches 1.20x its own "
+        "throughput, runs/2026-11-23-e2b-images-ttft · the features take 1.6 GiB of the GPU's memory, but not from KV (patch "
+        "feature_memory); a container that forbids CUDA IPC needs --mm-feature-transport cpu",
+        remove_when="SGLang chooses cuda_ipc for Gemma 4 as it does for Qwen3-VL on large Hopper GPUs.",
         uses=(uses.images, uses.kernels),
     ),
     Part(
         name="batched_vision",
-        does="Images and video frames of a batch go through the vision tower together, without their padding.",
+        does="All images and video frames of a batch go through the vision tower together, without their padding.",
         switch="SGLANG_GEMMA4_BATCHED_VISION",
-        why="Stock calls tower and embedder image by image, waits for the card each time, multiplies with one-hot matrices and lets "
+        why="Stock calls tower and embedder image by image and waits for the GPU each time. It multiplies with one-hot matrices and lets "
         "images attend to their padding.",
         evidence="srt/models/gemma4_mm.py:467-560 (hs[mask]) · gemma4_vision.py:255 (triton_attn and fa3 drop the mask), :399, :470 "
-        "(one-hot) · transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96 times stock's throughput, "
-        "two passes each, runs/2026-11-22-e2b-images-ttft",
+        "(one-hot) · transformers modeling_gemma4.py Gemma4VisionModel · E2B, 600 images on an H200: 1.96x stock's throughput, two "
+        "passes each, runs/2026-11-22-e2b-images-ttft",
         remove_when="SGLang packs Gemma 4's images into one call of the tower.",
         uses=(uses.images, uses.any_batch),
     ),
     Part(
         name="audio_padding",
-        does="A sound is not filled with silence before it is encoded.",
+        does="Audio is not padded with silence before it is encoded.",
         switch="SGLANG_GEMMA4_MEDIA_FIXES",
-        why="Stock fills a sound with silence up to a multiple of 320 samples, since an old processor counted one soft token too "
-        "many. transformers 5.19 counts what the tower gives: a quarter of all lengths get a soft token that transformers does not "
+        why="Stock pads audio with silence to a multiple of 320 samples, because an old processor counted one soft token too many. "
+        "transformers 5.19 counts what the tower returns. In stock a quarter of all lengths get a soft token that transformers does not "
         "have.",
         evidence="srt/multimodal/processors/gemma4.py:66 · transformers 5.19 models/gemma4/processing_gemma4.py:192 · "
         "crash_repro/audio_padding.py",
-        remove_when="Gemma4SGLangProcessor leaves the lengths of sounds to the processor.",
+        remove_when="Gemma4SGLangProcessor leaves the lengths of audio to the processor.",
         uses=(uses.audio,),
     ),
     Part(
         name="media_errors",
-        does="A media file that is not there, too large, or that nothing decodes, is a 400, not a 500.",
+        does="A media file that is missing, too large or undecodable is a 400, not a 500.",
         switch="SGLANG_GEMMA4_MEDIA_FIXES",
-        why="Stock answers a file that is not there, an image too large to decode, or a video where no decoder is installed, with "
-        "status 500 and a traceback in the log.",
+        why="Stock answers a missing file, an image too large to decode, or a video without an installed decoder with status 500. It "
+        "also logs a traceback.",
         evidence="srt/utils/common.py:1900 (CLIENT_MEDIA_EXCEPTIONS), 2260 (ImportError) · "
         "srt/multimodal/processors/base_processor.py:1049-1058",
-        remove_when="SGLang counts OSError among its client's media errors.",
+        remove_when="SGLang counts OSError as a media error of the client.",
         uses=(uses.media,),
     ),
     Part(
         name="video_times",
-        does="Frames of a video are chosen and labelled with their times as in transformers.",
+        does="A video's frames are chosen and labelled with their times as in transformers.",
         switch="SGLANG_GEMMA4_MEDIA_FIXES",
-        why="Stock hands frames to the processor without their times: 32 frames of a minute are labelled 00:00 and 00:01. It fails on "
-        "frames that a card decoded, and shows all frames of a list, however many.",
+        why="Stock passes frames to the processor without their times: 32 frames of a minute are labelled 00:00 and 00:01. It fails on "
+        "frames that a GPU decoded. It shows all frames of a list, however many there are.",
         evidence="srt/multimodal/processors/gemma4.py:81 (_video_decoder_to_tensor) · transformers processing_gemma4.py:182 · "
         "crash_repro/video_times.py",
         remove_when="Gemma4SGLangProcessor passes video_metadata.",
@@ -98,40 +99,40 @@ PARTS = (
     ),
     Part(
         name="media_bounds",
-        does="Images and sounds are decoded within bounds; nvJPEG gets RGB images only; downloads end in time.",
+        does="Images and audio are decoded within limits, nvJPEG gets RGB images only, and downloads time out.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="nvJPEG returns a grayscale or CMYK JPEG with one or four channels, and a matrix of the wrong width ends stock's "
-        "scheduler. Stock decodes what a few kB claim to hold: images up to 179 million pixels each, sounds of any length, and 2 GiB "
-        "for the filter of a sound of 9001 Hz. A server that sends media byte by byte holds a loading thread for hours. Transformers "
-        "turns images by EXIF tags; stock none.",
+        why="nvJPEG returns a grayscale or CMYK JPEG with one or four channels, and a matrix of the wrong width ends stock's scheduler. "
+        "Stock decodes whatever size a file of a few kB claims. It accepts images up to 179 million pixels each, and audio of any "
+        "length. The filter for audio of 9001 Hz takes 2 GiB. A server that sends media byte by byte holds a loading thread for hours. "
+        "Transformers rotates images by EXIF tags; stock does not.",
         evidence="srt/utils/common.py:2084-2110 (mode UNCHANGED) · :1893 (iter_content) · :1900-2000 (sf.read, resample) · "
         "crash_repro/grayscale_jpeg.py, turned_images.py, media_bounds.py",
-        remove_when="SGLang asks nvJPEG for RGB, judges headers before it decodes, and ends downloads by the clock.",
+        remove_when="SGLang requests RGB from nvJPEG, checks headers before it decodes, and limits the time of downloads.",
         uses=(uses.media,),
     ),
     Part(
         name="request_media",
-        does="Media that a model or prompt cannot take, and local files, are a 400; none is processed on the event loop.",
+        does="Media that model or prompt cannot take, and local files, are a 400; none is processed on the event loop.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="A sound sent to a model without an audio tower ends stock's scheduler, as do features of another length than their "
-        "placeholders; over HTTP any file of the server is read as media, and mm_hashes name another client's cached features. Where "
-        "the card prepares images, stock does so on the event loop. Images of equal patches and other positions share one cache entry.",
+        why="Audio for a model without an audio tower ends stock's scheduler. So do features whose length differs from their "
+        "placeholders. Over HTTP any file of the server is read as media, and mm_hashes can name another client's cached features. If "
+        "the GPU prepares images, stock does this on the event loop. Images with equal patches but other positions share one cache entry.",
         evidence="srt/models/gemma4_mm.py:580 · managers/mm_schedule.py:707 · utils/common.py:2192 · "
         "managers/tokenizer_manager.py:1242 · multimodal/processors/base_processor.py (process_and_combine_mm_data_async; "
         "mm_processor_kwargs is unread) · managers/mm_utils.py:931 (hash_feature) · crash_repro/audio_without_tower.py, "
         "local_media.py, plain_images.py",
-        remove_when="SGLang refuses what a tower is missing for, judges features before the scheduler and reads local files where allowed.",
+        remove_when="SGLang refuses media without a tower, checks features before the scheduler, and reads local files only where allowed.",
     ),
     Part(
         name="message_media",
-        does="Media of any message are shown or refused, a text that names a marker is text, and base64 may be written as elsewhere.",
+        does="Media in any message are shown or refused, text that names a marker stays text, and all base64 forms work.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Stock drops media that the chat template does not show, with status 200. A text that names <|image|> is read as a place "
-        "for one and fails its conversation for good. A sound of 10 ms is refused as if its place were missing; one over 30 s is more "
-        "than the model was made for. Base64 with line breaks, URL-safe or without padding fails.",
+        why="Stock drops media that the chat template does not show, with status 200. Text that names <|image|> is read as an image's "
+        "placeholder, and its conversation fails for good. Audio of 10 ms is refused as if its placeholder were missing; audio over 30 s "
+        "is longer than the model was made for. Base64 with line breaks, URL-safe or without padding fails.",
         evidence="srt/entrypoints/openai/serving_chat.py:2011 · serving_responses.py:1525 (_flatten_tool_output) · "
         "srt/entrypoints/anthropic/serving.py:224 · srt/multimodal/processors/base_processor.py:1457 · crash_repro/dropped_media.py",
-        remove_when="SGLang compares media with the rendered prompt and keeps markers in texts apart from the template's.",
+        remove_when="SGLang compares media with the rendered prompt, and keeps markers in texts apart from the template's markers.",
     ),
 )
 

@@ -19,55 +19,57 @@ CONFIGURATOR_MODULE = "sglang.srt.mem_cache.kv_cache_configurator"
 PARTS = (
     Part(
         name="memory_reserve",
-        does="Memory kept beside weights and KV is calculated if asked for or where SGLang's leaves no pool; what is left is said.",
+        does="The memory reserve is calculated on request or if SGLang's leaves no pool; unused memory is reported.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="SGLang keeps 1.5 MB for each token of a chunk and 9 % of the card for the vision tower: 18.9 GiB of 80 GB for 26B-A4B, "
-        "of which five runs used 2 to 5, and nobody is told. 31B's weights leave nothing of the rest: the start ends.",
-        evidence="srt/arg_groups/memory_hook.py:281, 417 · kv_cache_configurator.py:3043 · sglang_gemma4/memory/reserve.py, peaks of "
-        "5 runs · runs/2026-11-25-26b-h100-reserve: 79.26 of 79.6 GiB, so it applies only where SGLang's own leaves no pool for a "
-        "request, or with SGLANG_GEMMA4_RESERVE_GIB=auto or a number of GiB",
-        remove_when="SGLang sizes KV by what is free after its graphs are captured, for these models too.",
+        why="SGLang reserves 1.5 MB per token of a chunk and 9 % of the GPU for the vision tower. For 26B-A4B this is 18.9 GiB of 80 GB, "
+        "of which five runs used 2 to 5 GiB, and nothing reports this. 31B's weights leave no memory beside this reserve: the start ends.",
+        evidence="srt/arg_groups/memory_hook.py:281, 417 · kv_cache_configurator.py:3043 · sglang_gemma4/memory/reserve.py, peaks of 5 "
+        "runs · runs/2026-11-25-26b-h100-reserve: 79.26 of 79.6 GiB were used, so the calculated reserve applies only if SGLang's own "
+        "leaves no pool for a request, or with SGLANG_GEMMA4_RESERVE_GIB=auto or a number of GiB",
+        remove_when="SGLang sizes KV by the memory that is free after its graphs are captured, for these models too.",
         uses=(uses.kernels,),
     ),
     Part(
         name="feature_memory",
-        does="KV gets back what image features on the card take of it, out of the memory that is kept beside weights and KV.",
+        does="Image features on the GPU are charged to the memory reserve, not to the KV pools.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="With image features on the card KV had 2.3 GiB fewer than stock's at the same --mem-fraction-static (14.5 for 16.8 on an "
-        "H100 at 0.85): their pool and its process' context are there before the weights, and SGLang keeps the pool's bytes out of KV "
-        "once more.",
-        evidence="srt/mem_cache/kv_cache_configurator.py:202, 3007-3038 · entrypoints/engine.py:1339 · "
-        "runs/2026-11-28-26b-h100-cells: 62,004 sliding tokens ran 100 requests of 500 + 300 at once, stock's 72,108 ran 112 · what "
-        "stays is more than the 7.7 GiB with which runs/2026-11-26-26b-h100-peer passed at 0.9",
-        remove_when="SGLang counts memory that another of its processes holds as taken.",
+        why="With image features on the GPU, KV had 2.3 GiB less than stock's at the same --mem-fraction-static. On an H100 at 0.85 it "
+        "had 14.5 GiB (stock: 16.8 GiB). The features' pool and its process' context exist before the weights, and SGLang subtracts the "
+        "pool's bytes from KV again.",
+        evidence="srt/mem_cache/kv_cache_configurator.py:202, 3007-3038 · entrypoints/engine.py:1339 · runs/2026-11-28-26b-h100-cells: "
+        "62,004 sliding tokens ran 100 requests of 500 + 300 at once (stock: 72,108 tokens, 112 requests) · more memory stays free than "
+        "the 7.7 GiB with which runs/2026-11-26-26b-h100-peer passed at 0.9",
+        remove_when="SGLang counts memory that another of its processes holds as used.",
         uses=(uses.images, uses.kernels),
     ),
     Part(
         name="swa_ratio",
-        does="MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one; SGLang: 0.8.",
+        does="MoE models whose pools are sized by a ratio get a sliding pool of 0.15 of the full one (SGLang: 0.8).",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="0.8 leaves MoE Gemma 4, whose sliding layers take ten times the bytes of its full ones, 3.6x fewer tokens of context.",
-        evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio · many requests "
-        "below 10,000 tokens at once may starve for it (`sglang-gemma4 capacity`)",
-        remove_when="SGLang sizes Gemma 4's pools by window and concurrency itself.",
+        why="The sliding layers of MoE Gemma 4 take ten times the bytes of its full layers. With a ratio of 0.8 it has 3.6x fewer tokens "
+        "of context.",
+        evidence="srt/arg_groups/fields/schedule.py:150 · pool_configurator.py:801 · runs/2026-11-21-26b-swa-ratio · many concurrent "
+        "requests below 10,000 tokens may run short of sliding slots (`sglang-gemma4 capacity`)",
+        remove_when="SGLang itself sizes Gemma 4's pools by window and concurrency.",
         uses=(uses.moe,),
     ),
     Part(
         name="swa_sizing",
-        does="The sliding pool is sized by running requests and window, the full pool gets the rest.",
+        does="The sliding pool is sized by running requests and window; the full pool gets the rest.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="A ratio of the full pool says nothing about what running requests hold of the sliding one, which their number bounds.",
-        evidence="srt/model_executor/pool_configurator.py:801, 924 (by requests only without radix cache) · "
+        why="The number of running requests bounds what they hold of the sliding pool. A ratio to the full pool does not follow that "
+        "number.",
+        evidence="srt/model_executor/pool_configurator.py:801, 924 (by requests only if there is no radix cache) · "
         "sglang_gemma4/memory/swa_sizing.py",
         remove_when="SWARequestCapPoolConfigurator works with the radix cache and without --max-running-requests.",
     ),
     Part(
         name="own_window",
-        does="A running request holds one sliding window: its prompt's goes when memory is short, or when its own has passed it.",
+        does="A running request holds one sliding window; its prompt's is freed if memory is short or the request passed it.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="The radix tree keeps a prompt's last window locked until its request ends, beside the window of the request's own "
-        "tokens: twice the sliding pool, then retractions. SGLANG_OPT_RELEASE_PREFILL_SWA counts steps, not tokens, and helps no "
-        "answer below a window.",
+        why="The radix tree keeps a prompt's last window locked until its request ends, in addition to the window of the request's own "
+        "tokens. This takes twice the sliding pool, then causes retractions. SGLANG_OPT_RELEASE_PREFILL_SWA counts steps, not tokens, "
+        "and does not help answers shorter than a window.",
         evidence="srt/managers/schedule_batch.py:994, 4103 · mem_cache/unified_radix_cache.py:1300 · H100 80 GB, 26B-A4B with MTP, 64 "
         "x 1000/500: 15 retractions · tests/engine/test_one_window.py",
         remove_when="SGLang releases the part of a prompt's window that its request has passed.",
@@ -75,10 +77,10 @@ PARTS = (
     ),
     Part(
         name="pool_bound",
-        does="The log says which KV pool holds requests back, and which sizes would have held more of them.",
+        does="The log says which KV pool holds requests back, and which pool sizes would have held more of them.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="The split of the two pools is fixed at the start. SGLang's log and metrics tell how full each is, but not which one "
-        "requests wait for, nor what other split would hold more of them.",
+        why="The split of the two pools is fixed at the start. SGLang's log and metrics show how full each pool is. They do not show "
+        "which pool requests wait for, or what other split would hold more of them.",
         evidence="srt/managers/schedule_policy.py:823 (a refusal names no pool) · schedule_batch.py:3451 · tests/engine/test_pool_bound.py",
         remove_when="SGLang's pools follow the load, or its log says which pool holds requests back.",
         uses=(uses.two_pools,),
@@ -87,7 +89,8 @@ PARTS = (
         name="stage_layers",
         does="A pipeline stage holds the KV of its own layers.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="Stock looks for a stage's range on a class that has none: with --pp-size 2 each stage holds the KV of all layers.",
+        why="Stock looks for a stage's layer range on a class that has none. With --pp-size 2 each stage therefore holds the KV of all "
+        "layers.",
         evidence="srt/model_executor/model_runner_components/layer_setup.py:233 · tests/engine/test_parallel_forms.py",
         remove_when="Gemma4ForConditionalGeneration and Gemma4ForCausalLM have start_layer and end_layer.",
         uses=(uses.pipeline,),
@@ -96,27 +99,28 @@ PARTS = (
         name="shared_kv",
         does="KV-shared layers (E2B: 20 of 35, E4B: 18 of 42) get no KV buffers of their own.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
-        why="KV-shared layers never write KV, and stock gives each of them buffers: E2B wastes 20 of 35, E4B 18 of 42.",
+        why="KV-shared layers never write KV, yet stock gives each of them buffers. E2B wastes the buffers of 20 of 35 layers, E4B of 18 "
+        "of 42.",
         evidence="srt/configs/model_config.py:2752 (every layer is listed) · srt/models/gemma4_causal.py:432, 540",
         remove_when="get_hybrid_layer_ids leaves KV-shared layers out.",
         uses=(uses.shared_kv,),
     ),
     Part(
         name="pool_checks",
-        does="A pool too small for the --context-length or --swa-full-tokens-ratio asked for is refused; pools are whole pages.",
+        does="A pool too small for --context-length or --swa-full-tokens-ratio is refused at start; pools are whole pages.",
         switch="SGLANG_GEMMA4_PREFLIGHT",
-        why="Stock starts with a pool smaller than --context-length and refuses requests one by one.",
+        why="Stock starts with a pool smaller than --context-length and then refuses requests one by one.",
         evidence="srt/managers/scheduler.py:2731 (refused at admission) · kv_cache_configurator.py:3174 (no check) · "
-        "model_executor/pool_configurator.py:1041 (no whole pages)",
+        "model_executor/pool_configurator.py:1041 (no rounding to whole pages)",
         remove_when="SGLang compares its pools with the context length at start-up.",
     ),
     Part(
         name="pool_limits",
-        does="A request that the KV pools can never hold is a 400 that says why; what they can hold is served to its end.",
+        does="A request that the KV pools can never hold is a 400 that says why; all others are served to their end.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="With pages of more than one token stock never says that a prompt cannot fit: it answers with nothing, or lets it wait "
-        "for ever and all others behind it. MTP's slots ahead are not counted: at the end of a pool its answers are lost with status "
-        "500.",
+        why="With pages of more than one token, stock never says that a prompt cannot fit. It returns nothing, or lets the prompt and "
+        "all others behind it wait for ever. It does not count the slots that MTP allocates ahead: at the end of a pool, answers are "
+        "lost with status 500.",
         evidence="srt/mem_cache/allocator/base.py:88-105 (never None) · managers/schedule_policy.py:951 (a page more) · "
         "managers/schedule_batch.py:3509 (the last request is aborted) · crash_repro/page_pool.py, mtp_pool_end.py · "
         "tests/engine/test_pool_limits.py",
@@ -124,21 +128,21 @@ PARTS = (
     ),
     Part(
         name="session_slots",
-        does="A session's next turn computes the KV that its last token lacks; idle sessions give memory to others.",
+        does="A session's next turn computes the KV that its last token lacks; idle sessions free memory for others.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Under MTP a turn counts its last token as cached, whose KV no step wrote, or goes on from tokens past a stop. A refused "
-        "turn ends the mark of the running one, and a third shares its KV. Retracted turns and idle sessions keep memory that others "
-        "wait for, for ever.",
+        why="Under MTP a turn counts its last token as cached, although no step wrote its KV, or continues from tokens past a stop. A "
+        "refused turn clears the running turn's mark, and a third turn shares its KV. Retracted turns and idle sessions hold memory for "
+        "ever while others wait for it.",
         evidence="srt/session/streaming_session.py:187, 150, 84 · session_controller.py:184 · crash_repro/session_turns.py",
         remove_when="try_cache_finished_req keeps at most finished_len - 1 tokens of an answer, and nothing of a retracted turn.",
     ),
     Part(
         name="pool_hits",
-        does="Hit rates of both KV pools, evicted windows and windows taken back on /metrics.",
+        does="/metrics shows hit rates of both KV pools, evicted windows and windows taken back.",
         switch="SGLANG_GEMMA4_REPORT",
-        why="A cached prompt is of use only where its last sliding window is there too; stock's metrics do not tell a prompt that was "
-        "never there from one whose window alone was evicted, and count evicted full-attention tokens only.",
-        evidence="srt/mem_cache/unified_cache/components/swa.py:358 (a hit ends where a window is) · unified_radix_cache.py:832 · "
+        why="A cached prompt helps only if its last sliding window is cached too. Stock's metrics do not distinguish a prompt that was "
+        "never cached from one that lost only its window. They count only evicted full-attention tokens.",
+        evidence="srt/mem_cache/unified_cache/components/swa.py:358 (a hit ends where a window is cached) · unified_radix_cache.py:832 · "
         "mem_cache/base_prefix_cache.py:315 · tests/engine/test_pool_hits.py",
         remove_when="SGLang exports hits and evictions of each KV pool.",
         uses=(uses.metrics,),

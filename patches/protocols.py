@@ -12,34 +12,36 @@ CHAT = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
 PARTS = (
     Part(
         name="client_errors",
-        does="What a client wrote wrongly is a 400 that names the cause; long bodies and prompts do not stop the event loop.",
+        does="A malformed request is a 400 that names the cause; long bodies and prompts do not block the event loop.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Stock answers with status 500 a response_format that is a text, tools whose parameters are true, template arguments that "
-        "it gives itself and bodies nested 500 deep, and stops the event loop for seconds over long schemas, prompts and bodies.",
+        why="Stock answers several malformed requests with status 500. They are a response_format that is a text, tools whose parameters "
+        "are true, template arguments that stock sets itself, and bodies nested 500 deep. Long schemas, prompts and bodies block the "
+        "event loop for seconds.",
         evidence="srt/entrypoints/openai/serving_base.py:148 · serving_chat.py:1171 (check_schema) · "
         "srt/managers/tokenizer_manager.py:1057 (encode on the loop) · crash_repro/client_errors.py",
-        remove_when="SGLang answers what a client wrote wrongly with status 400, and tokenises off the event loop.",
+        remove_when="SGLang answers a client's malformed request with status 400, and tokenises off the event loop.",
     ),
     Part(
         name="ollama_api",
-        does="Ollama's endpoints answer as the chat does: whole streams, counts, tools, thoughts, images, schemas; the rest is a 400.",
+        does="Ollama's endpoints match the chat API: whole streams, counts, tools, thoughts, images, schemas; the rest is a 400.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Stock's Ollama endpoints drop the last step's text of a stream, answer seed, num_predict -1 and top_k 0 with status 500, "
-        "always end with 'stop', give a stream no counts, refuse a call's message without content, and ignore format, tools, think and "
-        "images.",
+        why="Stock's Ollama endpoints drop the last step's text of a stream, and answer seed, num_predict -1 and top_k 0 with status "
+        "500. They always end with 'stop', give no counts for a stream, and refuse a tool-call message without content. They ignore "
+        "format, tools, think and images.",
         evidence="srt/entrypoints/ollama/serving.py:55, 150-158, 267-275 · crash_repro/ollama_answers.py",
-        remove_when="SGLang's Ollama endpoints answer through OpenAIServingChat and refuse by name what they do not serve.",
+        remove_when="SGLang's Ollama endpoints answer through OpenAIServingChat, and refuse by name what they do not serve.",
     ),
     Part(
         name="client_protocols",
-        does="Strict clients of OpenAI and Anthropic read every answer and error; what is asked for is served, or a 400 with its name.",
+        does="Strict OpenAI and Anthropic clients can read every answer and error; each field is served, or named in a 400.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Stock's metadata.weight_versions is a list, which strict clients reject; max_output_tokens 16 gives 14; a schema beside "
-        "a call that must come is a 400. /v1/messages answers a thread's next turn without the thread, names no stop sequence, signs "
-        "no thought, and gives errors of whole calls types of its own and those of streams status 200, as /v1/responses does.",
+        why="Stock's metadata.weight_versions is a list, which strict clients reject. max_output_tokens 16 gives 14 tokens. A schema "
+        "together with a forced tool call is a 400. /v1/messages answers a thread's next turn without the thread, does not name the stop "
+        "sequence, and signs no thought. Its errors for whole calls have types of their own; its errors for streams have status 200, as "
+        "with /v1/responses.",
         evidence="srt/entrypoints/openai/serving_chat.py:3049 · protocol.py:1245, 2159, 2211 · serving_responses.py:2990 · "
         "anthropic/serving.py:60, 980, 1215-1240 · crash_repro/client_protocols.py",
-        remove_when="The clients' own packages read all of SGLang's answers in their strict modes.",
+        remove_when="The clients' own packages can read all of SGLang's answers in their strict modes.",
     ),
 )
 

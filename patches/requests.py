@@ -12,58 +12,58 @@ DETOKENIZE = "sglang.srt.entrypoints.openai.serving_tokenize.OpenAIServingDetoke
 PARTS = (
     Part(
         name="request_values",
-        does="Values that no tensor holds, ids outside the vocabulary and fields of SGLang itself are a 400 before the scheduler.",
+        does="Values that no tensor can hold, ids outside the vocabulary and SGLang's own fields get a 400 before the scheduler.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Stock sends ids, counts and types to the scheduler as they come. One request with an id outside the vocabulary, top_k "
-        "2147483648, 5,000 top_logprobs, a negative logprob_start_len or a list in place of a number ends it; n 1000000 or a "
-        "stop_regex that backtracks stops everybody's answers.",
+        why="Stock passes ids, counts and types to the scheduler unchecked. One request can end the scheduler: by an id outside the "
+        "vocabulary, top_k 2147483648 or 5,000 top_logprobs. A negative logprob_start_len or a list in place of a number does so too. n "
+        "1000000, or a stop_regex that backtracks, blocks the answers of all clients.",
         evidence="srt/sampling/sampling_batch_info.py:147 · sampling/penaltylib/min_new_tokens.py:65 · "
         "layers/logprob_processor.py:106 · managers/tokenizer_manager.py:3228 · managers/schedule_batch.py:1940 · "
         "session/session_controller.py:223 · crash_repro/request_values.py",
-        remove_when="SGLang judges each field's type and range before it sends a request to the scheduler.",
+        remove_when="SGLang checks each field's type and range before it sends a request to the scheduler.",
     ),
     Part(
         name="admin_routes",
-        does="No administrative route ends or stops the server: what one cannot do is its answer, with status 400.",
+        does="No administrative route ends or blocks the server: a request that cannot be done gets status 400 and the reason.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Every exception in a handler of stock's scheduler ends the server: GET /start_expert_distribution_record without a key "
-        "or a body, /release_memory_occupation without a memory saver, /start_profile with a folder that cannot be made, "
-        "/update_weights_from_disk with an unknown format. /slow_down with 1e6 s stops it, a wrong log level makes every later request "
-        "a 500. With --admin-api-key alone /server_info is open, and tells that key.",
+        why="Every exception in a handler of stock's scheduler ends the server. Examples are GET /start_expert_distribution_record "
+        "without a key or a body, and /release_memory_occupation without a memory saver. Others are /start_profile with a folder that "
+        "cannot be made, and /update_weights_from_disk with an unknown format. /slow_down with 1e6 s blocks the server; a wrong log "
+        "level makes every later request a 500. With --admin-api-key alone, /server_info is open and shows that key.",
         evidence="srt/managers/scheduler.py:2256 (_request_dispatcher, not guarded) · eplb/expert_distribution.py:204 · "
         "managers/scheduler_components/weight_updater.py:350 · utils/request_logger.py:237 · crash_repro/admin_routes.py",
-        remove_when="SGLang answers an administrative request that fails with its error.",
+        remove_when="SGLang answers an administrative request that fails with an error message.",
     ),
     Part(
         name="input_embeds",
-        does="Prompts given as embeddings are served, beside others, in the model's own type; stock's scheduler ends.",
+        does="Prompts given as embeddings are served, also next to other prompts, in the model's type; stock's scheduler ends.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="With --disable-radix-cache, where SGLang's documentation offers input_embeds, the first such request ends the scheduler: "
-        "the forward is given ids and embeddings, and refuses both. In float32 the embeddings have another type, and beside a request "
-        "with ids there are fewer rows than tokens.",
+        why="SGLang's documentation offers input_embeds with --disable-radix-cache. There the first such request ends the scheduler: the "
+        "forward gets ids and embeddings, and refuses both together. In float32 the embeddings have another type. In a batch with a "
+        "request of ids there are fewer rows than tokens.",
         evidence="srt/models/gemma4_mm.py:655 · models/gemma4_causal.py:1035 · model_executor/model_runner.py:1772 (bfloat16) · "
         "managers/schedule_batch.py:2935 · crash_repro/input_embeds.py",
-        remove_when="SGLang's Gemma 4 takes input_embeds in batches of both kinds.",
+        remove_when="SGLang's Gemma 4 accepts input_embeds in batches with ids and embeddings.",
     ),
     Part(
         name="client_grammars",
-        does="A client's grammar that takes too long, too much memory or crashes is a 400; compiled ones are bounded.",
+        does="A client's grammar that crashes or takes too much time or memory is a 400; compiled ones are kept within a limit.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="A grammar of a few kB takes stock's scheduler minutes and gigabytes to compile (a JSON schema nested 1,000 deep, '.*' "
-        "1,000 times), or some 100 ms for each token of its answer, for which all other requests wait; one with a rule that nothing "
-        "begins leaves an answer without a next token. All that was ever compiled is kept.",
+        why="A grammar of a few kB can take stock's scheduler minutes and gigabytes to compile. Examples are a JSON schema nested 1,000 "
+        "deep, and '.*' 1,000 times. Others take some 100 ms per token of the answer, and all other requests wait. A grammar with a rule "
+        "that nothing can begin leaves an answer without a next token. Stock keeps everything that it ever compiled.",
         evidence="srt/constrained/base_grammar_backend.py:267 (cache), xgrammar_backend.py:257 (cache_limit_bytes) · "
         "crash_repro/client_grammars.py · tests/unit/test_client_grammars.py",
         remove_when="SGLang compiles clients' grammars within a limit of time and memory, and bounds its caches.",
     ),
     Part(
         name="isolation",
-        does="A request that raises inside a step of the scheduler ends alone, with status 400 or 500; the others go on.",
+        does="A request that raises inside a scheduler step ends alone, with status 400 or 500; the others continue.",
         switch="SGLANG_GEMMA4_REQUEST_CHECKS",
-        why="Whatever one request's data raises in a tower, an embedding, a grammar or a sampler ends stock's scheduler, and with it "
-        "every client's request.",
-        evidence="srt/managers/scheduler.py:6355 (SIGQUIT to the server for any exception of the loop) · crash_repro/failed_forward.py",
-        remove_when="SGLang answers a request that fails in a step and goes on.",
+        why="If one request's data raises in a tower, an embedding, a grammar or a sampler, stock's scheduler ends. Every other client's "
+        "request ends with it.",
+        evidence="srt/managers/scheduler.py:6355 (any exception in the loop sends SIGQUIT to the server) · crash_repro/failed_forward.py",
+        remove_when="SGLang answers a request that fails in a step and continues.",
     ),
 )
 

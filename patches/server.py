@@ -9,22 +9,22 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 PARTS = (
     Part(
         name="compile_ahead",
-        does="Kernels not on disk are compiled while weights load: Triton's by a list, FlashAttention-4's and CUDA's by the config.",
+        does="Kernels not on disk compile while weights load: Triton's by a list, FlashAttention-4's and CUDA's by the config.",
         switch="SGLANG_GEMMA4_COMPILE_AHEAD",
-        why="Kernels that are not on disk are compiled one after another while graphs are captured, and the other cores wait.",
-        evidence="runs/2026-11-24-26b-start (a first start of 26B-A4B: Triton compiled 56 s, with a list 10 s) · "
+        why="Stock compiles kernels that are not on disk one after another during graph capture, while the other CPU cores idle.",
+        evidence="runs/2026-11-24-26b-start (a first start of 26B-A4B: Triton compiled for 56 s, with a list for 10 s) · "
         "runs/2026-11-23-e2b-images-ttft (61.8 of 73.3 s of the prefill graphs went to compiling) · tests/unit/test_compile_ahead.py, "
-        "test_shipped_kernels.py, test_flash_ahead.py, test_cuda_modules.py (who needs it finds what was compiled ahead) · "
-        "runs/2026-11-25-26b-h100-step-kernels (52 s of a first start went to four CUDA modules, one after another; the gain is not "
+        "test_shipped_kernels.py, test_flash_ahead.py, test_cuda_modules.py (callers find the kernels that were compiled ahead) · "
+        "runs/2026-11-25-26b-h100-step-kernels (four CUDA modules, built one after another, took 52 s of a first start; the gain is not "
         "measured)",
         remove_when="SGLang compiles Triton's kernels in parallel before it captures.",
         uses=(uses.kernels,),
     ),
     Part(
         name="preflight",
-        does="Assistants, draft lengths, backends and checkpoints that do not fit are refused before weights are loaded.",
+        does="Assistants, draft lengths, backends and checkpoints that cannot work are refused before weights are loaded.",
         switch="SGLANG_GEMMA4_PREFLIGHT",
-        why="Stock ends in a shape error after loading weights, or in a page of traceback.",
+        why="Stock fails with a shape error after it has loaded the weights, or with a page of traceback.",
         evidence="srt/arg_groups/model_hook.py:646 (assert) · srt/models/gemma4_mtp.py (no geometry check) · "
         "arg_groups/speculative_hook.py:990 (no check of MTP's lengths and backends) · layers/attention/triton_backend.py:1706 (fp8 "
         "keys)",
@@ -32,46 +32,46 @@ PARTS = (
     ),
     Part(
         name="mtp_defaults",
-        does="With a draft path alone: NEXTN, 3 steps, topk 1, 4 draft tokens, unquantised; `auto` finds the -assistant.",
+        does="A draft path alone selects NEXTN, 3 steps, topk 1, 4 draft tokens, unquantised; `auto` finds the -assistant.",
         switch="SGLANG_GEMMA4_MTP_DEFAULTS",
-        why="Stock needs the algorithm, the steps, the candidates and the draft tokens typed, and fails late where one is missing.",
+        why="Stock requires a flag each for algorithm, steps, candidates and draft tokens, and fails late if one is missing.",
         evidence="srt/arg_groups/speculative_hook.py:985 (_handle_frozen_kv_mtp fills in none of them)",
         remove_when="SGLang chooses them for FROZEN_KV_MTP as it does for EAGLE.",
         uses=(uses.draft_given,),
     ),
     Part(
         name="force_eagle",
-        does="NEXTN and EAGLE stay EAGLE where the draft names a Gemma 4 assistant but has KV of its own.",
+        does="NEXTN and EAGLE stay EAGLE if the draft names a Gemma 4 assistant but has its own KV.",
         switch=switches.FORCE_EAGLE,
-        why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json; a draft that writes KV needs EAGLE.",
-        evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first that is known "
-        "is loaded)",
-        remove_when="SGLang has a flag for it.",
+        why="SGLang promotes NEXTN and EAGLE to FROZEN_KV_MTP by a name in the draft's config.json. A draft that writes KV needs EAGLE.",
+        evidence="srt/arg_groups/speculative_hook.py:97-115 (any of the names) · srt/models/registry.py:83 (the first known name is "
+        "loaded)",
+        remove_when="SGLang has a flag that keeps EAGLE.",
         uses=(uses.draft_given,),
     ),
     Part(
         name="graph_sizes",
-        does="Decode and verify steps of a model with experts have CUDA graphs at the batch sizes where padding would cost.",
+        does="Decode and verify steps of MoE models get CUDA graphs at the batch sizes where padding would be costly.",
         switch="SGLANG_GEMMA4_GRAPH_SIZES",
-        why="A batch between two captured sizes is padded, and padded rows read experts. SGLang's sizes are far apart where that "
-        "costs most: without speculation a batch of 5 is computed as 8, 9 as 12, 17 as 24; with it 33 as 40.",
-        evidence="srt/arg_groups/cuda_graph_hook.py:500 · srt/model_executor/forward_batch_info.py:2271 (only under expert or data "
-        "parallelism are padded rows left out of the experts) · H200, every batch from 1 to 80, "
-        "runs/2026-11-27-26b-h200-step-curve-plain: SGLang's 14 sizes take up to 31 % more than the fastest found (at 5; 2.2 % on "
-        "average), ours up to 1.7 (0.1), for 4.8 s of a start and 0.10 GB; with MTP 0.3 % (runs/2026-11-27-26b-h200-step-curve), so "
-        "there it is off unless asked for",
-        remove_when="SGLang leaves padded rows out of the experts, or captures sizes by what padding costs.",
+        why="SGLang pads a batch between two captured sizes, and padded rows read experts too. Its sizes are far apart where padding "
+        "costs most. Without speculation SGLang computes a batch of 5 as 8, 9 as 12, and 17 as 24. With speculation it computes 33 as 40.",
+        evidence="srt/arg_groups/cuda_graph_hook.py:500 · srt/model_executor/forward_batch_info.py:2271 (padded rows skip the experts "
+        "only under expert or data parallelism) · H200, every batch from 1 to 80, runs/2026-11-27-26b-h200-step-curve-plain: SGLang's 14 "
+        "sizes take up to 31 % longer than the fastest found (at 5; 2.2 % on average), ours up to 1.7 % longer (0.1 % on average) · ours "
+        "cost 4.8 s of a start and 0.10 GB · with MTP the difference is 0.3 % (runs/2026-11-27-26b-h200-step-curve), so with MTP the "
+        "patch is off unless asked for",
+        remove_when="SGLang leaves padded rows out of the experts, or chooses the captured sizes by the cost of padding.",
         uses=(uses.moe, uses.decode_graphs, uses.padded_graphs),
     ),
     Part(
         name="parser_defaults",
-        does="The gemma4 parsers of thoughts and tool calls are used where the operator named none, with any grammar backend.",
+        does="Gemma 4's parsers of thoughts and tool calls are the default, with any grammar backend.",
         switch="SGLANG_GEMMA4_ANSWER_PARSER",
-        why="Without --tool-call-parser and --reasoning-parser stock returns a Gemma 4 answer's calls and thoughts as raw text. With "
-        "a reasoning parser it answers each JSON schema and regex with status 400 under --grammar-backend llguidance or outlines.",
+        why="Without --tool-call-parser and --reasoning-parser, stock returns a Gemma 4 answer's calls and thoughts as raw text. With a "
+        "reasoning parser, --grammar-backend llguidance and outlines answer every JSON schema and regex with status 400.",
         evidence="srt/parser/template_detection.py:900 (another architecture's defaults) · crash_repro/tool_parser_default.py · "
         "srt/constrained/reasoner_grammar_backend.py:463 (allocate_vocab_mask) · crash_repro/grammar_backends.py",
-        remove_when="SGLang chooses Gemma 4's parsers itself, and serves grammars of all its backends behind a thought.",
+        remove_when="SGLang chooses Gemma 4's parsers itself, and the grammars of all its backends work after a thought.",
     ),
 )
 
