@@ -22,7 +22,8 @@ PARTS = (
         does="The memory reserve is calculated on request or if SGLang's leaves no pool; unused memory is reported.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
         why="SGLang reserves 1.5 MB per token of a chunk and 9 % of the GPU for the vision tower. For 26B-A4B this is 18.9 GiB of 80 GB, "
-        "of which five runs used 2 to 5 GiB, and nothing reports this. 31B's weights leave no memory beside this reserve: the start ends.",
+        "of which five runs used 2 to 5 GiB, and nothing reports this. 31B's weights leave no memory for KV after this reserve, and the "
+        "start fails.",
         evidence="srt/arg_groups/memory_hook.py:281, 417 · kv_cache_configurator.py:3043 · sglang_gemma4/memory/reserve.py, peaks of 5 "
         "runs · runs/2026-11-25-26b-h100-reserve: 79.26 of 79.6 GiB were used, so the calculated reserve applies only if SGLang's own "
         "leaves no pool for a request, or with SGLANG_GEMMA4_RESERVE_GIB=auto or a number of GiB",

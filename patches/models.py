@@ -168,7 +168,7 @@ PARTS = (
         name="ple_tail",
         does="The end of a layer with per-layer embeddings (E2B, E4B) takes three launches instead of seven.",
         switch="SGLANG_GEMMA4_NORMS",
-        why="With per-layer embeddings, stock ends each layer in seven element-wise launches: norm, add, gelu, product, norm, add, scale.",
+        why="With per-layer embeddings, stock ends each layer in seven element-wise launches: norm, add, gelu, multiply, norm, add, scale.",
         evidence="srt/models/gemma4_causal.py:815-834 · 2.7 to 3.2 times as fast by itself on an H200, runs/2026-11-22-kernel-times; in "
         "a server it was measured together with few_row_linear",
         remove_when="SGLang fuses the tail of layers with per-layer embeddings.",
