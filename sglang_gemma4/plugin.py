@@ -8,7 +8,7 @@ from importlib import import_module
 from sglang_gemma4 import patching
 from sglang_gemma4.diagnostics import variables
 from sglang_gemma4.patching import switches
-from sglang_gemma4.patching.supported import version_problem
+from sglang_gemma4.patching.supported import reason_against_version
 from sglang_gemma4.start import times
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def register() -> None:
     patches = load_all()
     if unknown := switches.names_left_out() - {patch.name for patch in patches}:
         raise SystemExit(f"sglang-gemma4: {switches.WITHOUT}: {', '.join(sorted(unknown))} is no patch; `sglang-gemma4 patches` lists them")
-    if problem := version_problem():
+    if problem := reason_against_version():
         logger.warning("sglang-gemma4: nothing is applied: %s", problem)
     if is_command_line():
         with contextlib.suppress(Exception):  # a patch whose hook is there says what fails

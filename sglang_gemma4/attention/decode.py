@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.attention.limits import few_query_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_few_query
 from sglang_gemma4.patching import takes
 
 NAME = "decode_attention"
@@ -49,7 +49,7 @@ class DecodeAttention:
         **others: Any,
     ) -> None:
         """Write ``out`` ``[requests, heads, value dim]``; the arguments are those of SGLang's ``decode_attention_fwd``."""
-        reason = few_query_reason(q, k_buffer, v_buffer, out, 1, None, None)
+        reason = reason_against_few_query(q, k_buffer, v_buffer, out, 1, None, None)
         if reason is None and (k_descale != 1.0 or v_descale != 1.0):
             reason = "a KV cache with scales"
         if reason is None and (sinks is not None or xai_temperature_len > 0 or score_mod is not None or has_mla):

@@ -23,7 +23,7 @@ from sglang_gemma4.attention.quantised import ReadsLevels
 from sglang_gemma4.attention.quantised_pool import cache_of
 from sglang_gemma4.attention.two_kinds import Part, TwoKinds
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_few_query, reason_against_prefill
 from sglang_gemma4.kernels.attention.prefill_attention import list_tiles, prefill_attention, tokens_of
 from sglang_gemma4.kernels.attention.tiles import prompt_tile
 from sglang_gemma4.kernels.card import card
@@ -139,8 +139,8 @@ class FixedKinds(TwoKinds):
         new = (k, v) if self.room.verify and not self.levels else (None, None)
         own = (cache.k, cache.v) if self.levels else (k, v)
         beside: dict[str, Any] = {"k_scales": cache.k_scales, "v_scales": cache.v_scales, "levels": self.levels}
-        reason = few_query_reason(q, cache.k, cache.v, out, self.room.each, *new, **beside)
-        return reason or prefill_reason(q, *own, cache.k, cache.v, out, **beside)
+        reason = reason_against_few_query(q, cache.k, cache.v, out, self.room.each, *new, **beside)
+        return reason or reason_against_prefill(q, *own, cache.k, cache.v, out, **beside)
 
     def fits(self, prompts: Part, running: Part, size: int) -> str | None:
         """Why these parts, whose metadata are prepared, do not fit a replay of the graph of ``size`` rows; or None."""
@@ -197,7 +197,7 @@ class FixedKinds(TwoKinds):
     ) -> torch.Tensor:
         """As :meth:`TwoKinds.forward`, of layers that own keys and values."""
         if k is None or v is None:
-            raise ValueError("a layer that shares another's keys and values is in no graph of a whole joined forward")
+            raise ValueError("a layer that shares another's keys and values is in no graph of a whole mixed batch")
         rows = q.shape[0]
         q = q.view(rows, layer.tp_q_head_num, layer.qk_head_dim)
         k, v = k.view(rows, -1, layer.qk_head_dim), v.view(rows, -1, layer.v_head_dim)

@@ -109,13 +109,13 @@ class FlashPrefill:
         self.steps += 1
 
 
-def problem() -> str | None:
+def reason_against() -> str | None:
     """Why this process cannot prefill through FlashAttention-4, or None."""
     if not torch.cuda.is_available():
-        return "there is no CUDA card"
+        return "there is no CUDA GPU"
     major, minor = torch.cuda.get_device_capability()
     if major != CAPABILITY:
-        return f"the card's compute capability is {major}.{minor}; {CAPABILITY}.x is supported"
+        return f"the GPU's compute capability is {major}.{minor}; {CAPABILITY}.x is supported"
     from sglang.kernels.ops.attention import flash_attention_v4
 
     if flash_attention_v4._flash_attn_varlen_func is None:
@@ -138,7 +138,7 @@ def unused_by(runner: Any, reads_levels: bool = False) -> str | None:
         if not reads_levels:
             return f"the KV cache is {runner.kv_cache_dtype}, the model {runner.dtype}"
         if not os.environ.get(SWITCH, "").strip():
-            return f"over a quantised KV cache it was on no card yet ({SWITCH}=1 turns it on)"
+            return f"over a quantised KV cache it was on no GPU yet ({SWITCH}=1 turns it on)"
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.attention import flash_prefill
-from sglang_gemma4.kernels.attention.limits import prefill_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_prefill
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patching import takes
 
@@ -74,7 +74,7 @@ class PrefillAttention:
             tensors: q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr and kv_indices, as :func:`prefill_attention` has them.
         """
         q, k, v, out, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices = tensors
-        reason = prefill_reason(q, k, v, k_buffer, v_buffer, out)
+        reason = reason_against_prefill(q, k, v, k_buffer, v_buffer, out)
         flash = self.flash if reason is None and reach is None else None
         if flash and flash.wants(q, k, window) and takes("flash_prefill", flash.reason_against(q, k, v, kv_indices)):
             flash(q, k, v, k_buffer, v_buffer, qo_indptr, kv_indptr, kv_indices, scale, out=out, longest=longest, window=window)

@@ -19,7 +19,7 @@ from sglang_gemma4.attention.image_masks import ImageAttention
 from sglang_gemma4.attention.quantised_pool import cache_of, has_scales
 from sglang_gemma4.attention.triton_window import Gemma4TritonAttnBackend
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.attention.limits import few_query_reason, prefill_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_few_query, reason_against_prefill
 from sglang_gemma4.kernels.attention.prefill_attention import prefill_attention
 from sglang_gemma4.patching import takes
 
@@ -66,7 +66,7 @@ class ReadsLevels:
         cap = logit_capping_mod(layer.logit_capping_method, layer.logit_cap)
         if forward_batch.forward_mode.is_target_verify():
             queries, tree = metadata.max_extend_len, self.topk > 1  # type: ignore[attr-defined]
-            reason = few_query_reason(heads, cache.k, cache.v, to, queries, None, None, cache.k_scales, cache.v_scales, levels=True)
+            reason = reason_against_few_query(heads, cache.k, cache.v, to, queries, None, None, cache.k_scales, cache.v_scales, levels=True)
             if reason is None:
                 few_query_attention(
                     heads, cache.k, cache.v, indptr, indices, scale, out=to, queries=queries,
@@ -80,7 +80,7 @@ class ReadsLevels:
             raise UnsupportedError("a prefill's mask of its own over a quantised KV cache (images without the patch image_masks)")
         if cap:
             raise UnsupportedError(f"a prefill with scores capped at {cap} over a quantised KV cache")
-        reason = prefill_reason(heads, cache.k, cache.v, cache.k, cache.v, to, cache.k_scales, cache.v_scales, levels=True)
+        reason = reason_against_prefill(heads, cache.k, cache.v, cache.k, cache.v, to, cache.k_scales, cache.v_scales, levels=True)
         if reason is not None:
             raise UnsupportedError(f"a prefill over a quantised KV cache: {reason}; use --kv-cache-dtype auto")
         # A verify step sees no image's tokens; what the kernel for masks holds is the last prefill's.
@@ -125,7 +125,7 @@ class ReadsLevels:
             self._write(forward_batch, layer, where, k, v)
         cache = cache_of(self.token_to_kv_pool, layer.layer_id)
         to = out.view(-1, layer.tp_q_head_num, layer.v_head_dim)
-        reason = few_query_reason(heads, cache.k, cache.v, to, 1, None, None, cache.k_scales, cache.v_scales, levels=True)
+        reason = reason_against_few_query(heads, cache.k, cache.v, to, 1, None, None, cache.k_scales, cache.v_scales, levels=True)
         if reason is not None:
             raise UnsupportedError(f"decode over a quantised KV cache: {reason}; use --kv-cache-dtype auto")
         _, indptr, indices, _ = self._rail(layer)

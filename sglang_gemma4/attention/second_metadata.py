@@ -15,13 +15,13 @@ _TRITON_BUFFERS = ("kv_indptr", "window_kv_indptr", "qo_indptr")
 """Buffers that ``TritonAttnBackend.init_forward_metadata`` overwrites in prefill and decode."""
 
 
-def problem_with(backend: Any) -> str | None:
+def reason_against(backend: Any) -> str | None:
     """Why this backend cannot hold a second set, or None; the reason names its class."""
     name, kind = _kind(backend)
     if kind is None:
         return f"{name} is not one of {', '.join(_COPIES)}"
     if kind == "HybridAttnBackend":
-        return problem_with(backend.prefill_backend) or problem_with(backend.decode_backend)
+        return reason_against(backend.prefill_backend) or reason_against(backend.decode_backend)
     if getattr(backend, "dcp_size", 1) > 1:
         return f"{name} splits the keys of a request over ranks"
     return None
@@ -31,9 +31,9 @@ def prepare(backend: Any, forward_batch: Any) -> Any:
     """A copy of ``backend`` whose metadata is that of ``forward_batch``; the original and its metadata stay as they are.
 
     Raises:
-        TypeError: a backend that :func:`problem_with` names.
+        TypeError: a backend that :func:`reason_against` names.
     """
-    problem = problem_with(backend)
+    problem = reason_against(backend)
     if problem is not None:
         raise TypeError(f"no second attention metadata: {problem}")
     second = _copied(backend)

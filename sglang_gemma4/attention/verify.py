@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from sglang_gemma4.kernels.attention.few_query_attention import few_query_attention
-from sglang_gemma4.kernels.attention.limits import few_query_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_few_query
 from sglang_gemma4.patching import takes
 
 NAME = "verify_attention"
@@ -56,7 +56,7 @@ class VerifyAttention:
     ) -> bool:
         """Write ``out`` ``[requests * queries, heads, value dim]``; the arguments are those of SGLang's ``verify_splitkv_fwd``."""
         requests = q.shape[0] // queries if queries else 0
-        reason = few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new)
+        reason = reason_against_few_query(q, k_buffer, v_buffer, out, queries, k_new, v_new)
         if reason is None and not causal:
             reason = "a layer that is not causal"
         if reason is None and (k_descale != 1.0 or v_descale != 1.0):

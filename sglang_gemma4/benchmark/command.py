@@ -195,11 +195,11 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> int:
     for ending in (signal.SIGTERM, signal.SIGHUP):  # the arms' processes must not survive this one
         signal.signal(ending, signal.default_int_handler)
     if plan.share_weights and not plan.cpu:
-        in_a_process(mapping.__name__, "processes on this card cannot map each other's memory", "--share-weights")
+        in_a_process(mapping.__name__, "processes on this GPU cannot map each other's memory", "--share-weights")
     card = None
     if plan.roofline:
-        progress("measuring this card's bandwidth and matrix rate")
-        card = json.loads(in_a_process("sglang_gemma4.benchmark.card", "this card could not be measured for --roofline", "--roofline"))
+        progress("measuring this GPU's bandwidth and matrix rate")
+        card = json.loads(in_a_process("sglang_gemma4.benchmark.card", "this GPU could not be measured for --roofline", "--roofline"))
     finished = runner.run(plan, _header(plan), card, arguments.time_limit, progress)
     if not arguments.no_report:
         _report(plan.folder)
@@ -232,7 +232,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         f"The accept length under MTP is simulated: {plan.environment.get('SGLANG_SIMULATE_ACC_LEN')} tokens per verify step.": (
             plan.environment
         ),
-        f"The servers or engines of {who} ran side by side on the card; one pass at a time, the arms in turn.": plan.together > 1,
+        f"The servers or engines of {who} ran side by side on the GPU; one pass at a time, the arms in turn.": plan.together > 1,
         "They mapped a single copy of the weights.": plan.share_weights,
         "Prompts of step times were prefilled in the warm-up and found in the prefix cache afterwards.": plan.prefill_once,
         "A dry run on a tiny model: it shows that the benchmark works and measures nothing.": plan.dry_run,

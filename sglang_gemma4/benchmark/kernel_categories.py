@@ -107,7 +107,7 @@ def _by_category(record: Record, columns: list[str], measured: Callable[[Sequenc
     if "moe experts" in floors:
         note += " Experts: expected distinct experts under uniform routing; tokens that route alike need fewer."
     if record.get("clock") == "cpu":
-        note += " CPU operators say less: products of experts and attention are dense gemm too, norms are other."
+        note += " CPU operators say less: GEMMs of experts and attention are dense gemm too, norms are other."
     return [markdown.table(["category", *columns], rows, 7), note]
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # reports need only this module's tables
 NAMES = ("draft", "verify", "other")
 HOW_TO_READ = (
     "Per step, under the profiler, which slows the host down: the idle share is an upper bound. Draft, verify, other: time in which the "
-    "card ran what that stage launched; idle: it ran nothing; host: the scheduler's time in its batches, which may run ahead of the card."
+    "card ran what that stage launched; idle: it ran nothing; host: the scheduler's time in its batches, which may run ahead of the GPU."
 )
 CALLS = 30
 """Number of host calls that a record keeps, the longest first."""
 CALLS_HOW_TO_READ = (
     "Per step, under the profiler: what the scheduler's thread does from batch to batch, each without what it calls; a span's own time is "
-    "the Python in it. Waits for the card are in cudaStreamSynchronize, cudaEventSynchronize and copies; the rest: shorter ones, and "
+    "the Python in it. Waits for the GPU are in cudaStreamSynchronize, cudaEventSynchronize and copies; the rest: shorter ones, and "
     "Python between spans."
 )
 _SPANS = {"draft": "draft", "draft_extend": "draft"}

@@ -61,7 +61,7 @@ def held(lock: Path | None, ends: float | None, progress: Callable[[str], None])
                 if ends is not None and time.monotonic() > ends:
                     raise TimeIsUp from None
                 if not attempt:
-                    progress(f"waiting for the card: another process holds {lock}")
+                    progress(f"waiting for the GPU: another process holds {lock}")
                 time.sleep(0.2)
         yield
 

@@ -34,7 +34,7 @@ def installation() -> dict[str, Any]:
         "sglang_files": _probe(supported.changed_files),
         "gpu": _probe(_gpus),
         "entry_point": _probe(_entry_point),
-        "bytecode": _probe(bytecode.problem),
+        "bytecode": _probe(bytecode.reason_against),
         "switches": {s.name: os.environ.get(s.name, f"unset ({int(s.default)})") for s in switches.SWITCHES.values()}
         | {name: os.environ[name] for name in switches.NO_SWITCHES if name in os.environ},
         "problems": _probe(variables.problems),
@@ -204,7 +204,7 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
 def _open(info: dict[str, Any]) -> str | None:
     """Why anyone can administer the server, or None; with several tokenizer processes --admin-api-key is not checked."""
     admin = bool(info.get("admin_api_key")) and info.get("tokenizer_worker_num", 1) == 1
-    return open_server.problem(info.get("host"), info.get("port"), bool(info.get("api_key")), admin)
+    return open_server.reason_against(info.get("host"), info.get("port"), bool(info.get("api_key")), admin)
 
 
 def live_text(data: dict[str, Any], limit: int | None = None) -> str:

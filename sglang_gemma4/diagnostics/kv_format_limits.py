@@ -102,7 +102,7 @@ def _surroundings(kind: KvFormat, capability: tuple[int, int] | None, hnd: bool,
         need = ".".join(map(str, kind.least_capability))
         other = next((name for name, each in FORMATS.items() if capability >= each.least_capability), "auto")
         yield (
-            f"{flag}: the card's compute capability is {capability[0]}.{capability[1]}, these elements need {need}; "
+            f"{flag}: the GPU's compute capability is {capability[0]}.{capability[1]}, these elements need {need}; "
             f"use --kv-cache-dtype {other}"
         )
     if hnd:

@@ -15,7 +15,7 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
-def problem(host: str | None, port: int | None, has_key: bool, has_admin_key: bool) -> str | None:
+def reason_against(host: str | None, port: int | None, has_key: bool, has_admin_key: bool) -> str | None:
     """Why the server is open, and the flags that close it; None if it is not open.
 
     With --admin-api-key alone only administrative routes need that key. With --api-key alone every route needs it.

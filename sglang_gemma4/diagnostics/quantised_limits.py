@@ -12,7 +12,7 @@ from sglang_gemma4.diagnostics import quantised_methods, quantised_parts
 from sglang_gemma4.diagnostics.preflight import refuse
 from sglang_gemma4.diagnostics.quantised_methods import ADA, BLACKWELL, Capability, Machine
 from sglang_gemma4.models.config_files import PreflightError
-from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, FORMATS, size_problem
+from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, FORMATS, reason_against_size
 
 AMPERE = (8, 0)
 FIELDS = ("quantization", "load_format", "moe_runner_backend", "tp_size")
@@ -71,7 +71,7 @@ def refuse_gguf(model: str) -> None:
 
 
 def _what_works(text: Mapping[str, Any], moe: bool, capability: Capability | None, cpu_engine: bool) -> str:
-    names = [form.name for form in FORMATS.values() if size_problem(text, form) is None]
+    names = [form.name for form in FORMATS.values() if reason_against_size(text, form) is None]
     if not cpu_engine and capability is not None and capability < ADA:
         names = [name for name in names if not name.startswith("fp8") or not moe]
     online = (
@@ -180,7 +180,7 @@ def _of_int4(
     group, symmetric = weights.get("group_size"), weights.get("symmetric", True)
     said = f"compressed-tensors int4, {'groups of ' + str(group) if group else 'a scale by row'}"
     if not cpu_engine and capability is not None and capability < AMPERE:
-        yield f"{said}: SGLang's kernels need compute capability 8.0, this card has {_said(capability)}"
+        yield f"{said}: SGLang's kernels need compute capability 8.0, this GPU has {_said(capability)}"
     if cpu_engine and is_reordered(weights):
         yield f"{said}: the CPU reference engine reads weights without activation order"
     if not moe:
@@ -220,7 +220,7 @@ def _of_float8(
     elif strategy == "channel" and not inputs.get("dynamic"):
         yield f"{said} with static activations: SGLang's experts take such weights with dynamic ones only"
     if not cpu_engine and capability is not None and capability < ADA:
-        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this card has {_said(capability)}"
+        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this GPU has {_said(capability)}"
     block = (weights.get("block_structure") or [0, 0])[0]
     for name in ("moe_intermediate_size", "intermediate_size"):
         if strategy == "block" and block and text[name] % block:

@@ -62,13 +62,13 @@ def of_flag(flag: str | None, moe: bool, machine: Machine) -> Iterator[str]:
     yield from _of_any(said, method, moe, machine)
     yield from of_fp4_experts(flag, moe, machine)
     if method == "fp8" and moe and machine.before(ADA):
-        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this card has {machine.said}"
+        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this GPU has {machine.said}"
     if method in NEEDS_SCALES:
-        yield f"{said}: SGLang would copy bfloat16 weights into {NEEDS_SCALES[method]} levels without scales"
+        yield f"{said}: SGLang would copy bfloat16 weights into {NEEDS_SCALES[method]} quantised values without scales"
     if method == "w8a8-fp8" and moe:
         yield f"{said}: SGLang rounds the experts to float8 without a scale (w8a8_fp8.py); --quantization fp8 takes one"
     if method in OTHER_CARDS and machine.cuda:
-        yield f"{said}: its kernels are not for CUDA cards"
+        yield f"{said}: its kernels are not for CUDA GPUs"
 
 
 def of_fp4_experts(flag: str | None, moe: bool, machine: Machine) -> Iterator[str]:
@@ -90,12 +90,12 @@ def of_checkpoint(given: Mapping[str, Any], text: Mapping[str, Any], moe: bool, 
     if moe and (nvfp4 or _has_mixed_nvfp4(method, given)) and machine.before(BLACKWELL):
         yield f"{said} (NVFP4): {_nvfp4_before_blackwell(machine)}"
     if moe and method == "fp8" and machine.before(ADA):
-        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this card has {machine.said}"
+        yield f"{said}: SGLang's fp8 experts need compute capability 8.9, this GPU has {machine.said}"
     block = _block(method, given)
     if block is not None:
         yield from _of_blocks(said, block, text, moe, ranks)
     if method == "quark" and machine.cuda and "fp4" in _quark_types(given):
-        yield f"{said} (MXFP4): its products and experts are AITER's, for AMD's cards (quark/schemes/quark_w4a4_mxfp4_moe.py:1063)"
+        yield f"{said} (MXFP4): its GEMMs and experts are AITER's, for AMD's GPUs (quark/schemes/quark_w4a4_mxfp4_moe.py:1063)"
 
 
 def of_runner(runner: Any, also: tuple[str, ...] = ()) -> Iterator[str]:
@@ -113,16 +113,16 @@ def _of_any(said: str, method: str, moe: bool, machine: Machine) -> Iterator[str
         yield f"{said}: SGLang's loader of bitsandbytes does not know Gemma 4's layers"
     if method == "mxfp4" and machine.cuda:
         # mxfp4.py:363 gives linear layers a method only on AMD GPUs; linear.py:482 asserts one
-        yield f"{said}: SGLang has no MXFP4 for linear layers on CUDA cards"
+        yield f"{said}: SGLang has no MXFP4 for linear layers on CUDA GPUs"
     if method == "mxfp8" and moe and machine.cuda:
         # fp8.py:2962 chooses triton, which moe_runner/triton.py:120 refuses for MXFP8; its other runners compute silu
         yield f"{said}: SGLang's kernels for MXFP8 experts compute silu, Gemma 4's compute gelu"
     elif method == "mxfp8" and machine.before(BLACKWELL):
-        yield f"{said}: SGLang's MXFP8 needs compute capability 10.0, this card has {machine.said}"
+        yield f"{said}: SGLang's MXFP8 needs compute capability 10.0, this GPU has {machine.said}"
 
 
 def _nvfp4_before_blackwell(machine: Machine) -> str:
-    return f"before Blackwell SGLang's NVFP4 experts go through Marlin, which computes silu; this card has {machine.said}"
+    return f"before Blackwell SGLang's NVFP4 experts go through Marlin, which computes silu; this GPU has {machine.said}"
 
 
 def _has_mixed_nvfp4(method: str, given: Mapping[str, Any]) -> bool:

@@ -56,4 +56,4 @@ def reason_against_device(device: torch.device) -> str | None:
 def reason_against_card(device: torch.device) -> str | None:
     """Why kernels with fixed tiles do not run on this GPU, or None."""
     shared = card(device).shared
-    return None if shared >= LEAST else f"a program may have {shared:,} bytes of the card's shared memory; {LEAST:,} are needed"
+    return None if shared >= LEAST else f"a program may have {shared:,} bytes of the GPU's shared memory; {LEAST:,} are needed"

@@ -38,7 +38,7 @@ def reason_against(device: torch.device) -> str | None:
         return f"tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
     if found < CAPABILITY:
-        return f"the card's compute capability is {found[0]}.{found[1]}; {CAPABILITY[0]}.{CAPABILITY[1]} and later are supported"
+        return f"the GPU's compute capability is {found[0]}.{found[1]}; {CAPABILITY[0]}.{CAPABILITY[1]} and later are supported"
     return None
 
 

@@ -47,7 +47,7 @@ def reason_against(device: torch.device) -> str | None:
     if device.type != "cuda":
         return f"tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
-    return None if found >= CAPABILITY else f"the card's compute capability is {found[0]}.{found[1]}; 8.0 and later are supported"
+    return None if found >= CAPABILITY else f"the GPU's compute capability is {found[0]}.{found[1]}; 8.0 and later are supported"
 
 
 def takes(x: torch.Tensor, weight: Weight, rows: int) -> bool:

@@ -56,7 +56,7 @@ def reason_against_card(device: torch.device) -> str | None:
         return f"tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
     if found[0] != CAPABILITY:
-        return f"the card's compute capability is {found[0]}.{found[1]}; 9.0 has the instruction"
+        return f"the GPU's compute capability is {found[0]}.{found[1]}; 9.0 has the instruction"
     return assembler.reason_against_register_operands()
 
 

@@ -102,7 +102,9 @@ def scaled(levels: torch.Tensor, scale: torch.Tensor) -> Scaled:
         return Scaled(levels, scale.reshape(rows))
     if scale.numel() == rows[:-1].numel():
         return Scaled(levels, scale.reshape(*rows[:-1], 1).expand(rows))
-    raise ValueError(f"{scale.numel()} scales for levels {tuple(levels.shape)}; {rows.numel()} or {rows[:-1].numel()} are supported")
+    raise ValueError(
+        f"{scale.numel()} scales for quantised values {tuple(levels.shape)}; {rows.numel()} or {rows[:-1].numel()} are supported"
+    )
 
 
 def levels_of(weight: Weight) -> torch.Tensor:
@@ -168,23 +170,23 @@ def reason_against_weight(x: torch.Tensor, weight: Weight) -> str | None:
     if not isinstance(weight, Scaled):
         return None if weight.dtype == x.dtype else f"the weight is {weight.dtype} and x {x.dtype}"
     if weight.levels.dtype != FP8 or weight.scale.dtype != torch.float32:
-        return f"levels of {weight.levels.dtype} with scales of {weight.scale.dtype}; {FP8} with torch.float32 are supported"
+        return f"quantised values of {weight.levels.dtype} with scales of {weight.scale.dtype}; {FP8} with torch.float32 are supported"
     if weight.block not in (0, BLOCK):
         return f"fp8 in blocks of {weight.block}; {BLOCK} are supported"
     blocks = tuple(-(-size // BLOCK) for size in weight.levels.shape)
     if weight.scale.shape != (blocks if weight.block else weight.levels.shape[:-1]):
-        return f"scales {tuple(weight.scale.shape)} for levels {tuple(weight.levels.shape)}"
+        return f"scales {tuple(weight.scale.shape)} for quantised values {tuple(weight.levels.shape)}"
     return reason_against_fp8(x.device)
 
 
 def _reason_against_grouped(x: torch.Tensor, weight: Grouped) -> str | None:
     levels, scale = weight.levels, weight.scale
     if levels.dtype != torch.uint8 or scale.dtype != x.dtype:
-        return f"4-bit levels in {levels.dtype} with scales of {scale.dtype} for x of {x.dtype}; torch.uint8 and x's are supported"
+        return f"4-bit values in {levels.dtype} with scales of {scale.dtype} for x of {x.dtype}; torch.uint8 and x's are supported"
     if levels.shape[:-1] != scale.shape[:-1] or weight.shape[-1] % scale.shape[-1] or weight.group not in GROUPS:
         return f"levels {tuple(levels.shape)} with scales {tuple(scale.shape)}; groups of {', '.join(map(str, GROUPS))} are supported"
     if not (levels.is_contiguous() and scale.is_contiguous()) or levels.data_ptr() % 16:
-        return "levels or scales are not contiguous, or do not begin at a multiple of 16 bytes"
+        return "quantised values or scales are not contiguous, or do not begin at a multiple of 16 bytes"
     if (zeros := weight.zeros) is not None:
         pairs = torch.Size((*scale.shape[:-2], scale.shape[-2] // 2, scale.shape[-1]))
         if zeros.dtype != torch.uint8 or zeros.shape != pairs or scale.shape[-2] % 2 or not zeros.is_contiguous():
@@ -201,4 +203,4 @@ def reason_against_fp8(device: torch.device) -> str | None:
     """Why kernels on this device do not read fp8, or None."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) >= CAPABILITY:
         return None
-    return f"fp8 is converted on cards of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and later"
+    return f"fp8 is converted on GPUs of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} and later"

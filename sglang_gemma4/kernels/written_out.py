@@ -60,7 +60,7 @@ def place_of(weight: Weight, room: torch.Tensor) -> torch.Tensor:
     if isinstance(weight, torch.Tensor):
         return weight
     if not isinstance(weight, Grouped):
-        raise ValueError("an fp8 weight is not written out; SGLang's products read it")
+        raise ValueError("an fp8 weight is not dequantised; SGLang's GEMMs read it")
     if room.dim() != 1 or room.numel() < weight.shape.numel():
         raise ValueError(
             f"room for {room.numel()} numbers; a weight of {tuple(weight.shape)} needs {weight.shape.numel()} in one dimension"

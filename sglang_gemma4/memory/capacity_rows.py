@@ -9,7 +9,7 @@ from typing import Any
 from sglang_gemma4.memory import capacity, fractions, model_bytes
 from sglang_gemma4.memory.capacity import GIB, Card, Pools, Server
 from sglang_gemma4.memory.model_bytes import Need
-from sglang_gemma4.tiny.quantisation import Format, size_problem
+from sglang_gemma4.tiny.quantisation import Format, reason_against_size
 from sglang_gemma4.tiny.real_sizes import SIZES, target
 
 PROMPTS, ANSWER = (500, 2000, 8000, 32_000), 500
@@ -85,7 +85,7 @@ def rows(
         forms: formats of the weights, None for bfloat16. A size whose dimensions a format does not divide gets no row.
     """
     for name, form in itertools.product(names, forms):
-        if form is not None and name in SIZES and size_problem(target(name)["text_config"], form):
+        if form is not None and name in SIZES and reason_against_size(target(name)["text_config"], form):
             continue
         for where, server in itertools.product(cards, servers):
             needed = model_bytes.need(name, kv_bytes, server.tp, scale_bytes, form)

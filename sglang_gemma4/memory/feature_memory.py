@@ -86,5 +86,5 @@ def of_server(kvc: Any, before: float) -> tuple[float, str]:
     fraction, need = get_schedule().mem_fraction_static, reserve_settings.needed(kvc.server_args)
     found = given_back(pool, fraction, before, need.total)
     kept = (1 - fraction) * before + pool - found
-    said = f"KV gets back {found / GIB:.1f} of the {taken(pool, fraction) / GIB:.1f} GiB that image features on the card take of it"
+    said = f"KV gets back {found / GIB:.1f} of the {taken(pool, fraction) / GIB:.1f} GiB that image features on the GPU take of it"
     return found, f"{said}: {kept / GIB:.1f} GiB stay beside weights and KV, where {need} are needed and {MARGIN / GIB:.0f} more are left"

@@ -49,10 +49,10 @@ def one_window_reason_against() -> str | None:
     outcome = next((one for one in patching.report() if one.name == NAME), None)
     if outcome is None or outcome.state in ("off", "failed", "declined"):
         return f"{NAME} is {'not in this process' if outcome is None else f'{outcome.state} ({outcome.reason})'}"
-    return server_problem()
+    return reason_against_server()
 
 
-def server_problem() -> str | None:
+def reason_against_server() -> str | None:
     """Why nodes of this server's tree cannot go back to running requests, by SGLang's resolved arguments; or None."""
     from sglang.srt.runtime_context import get_disagg, get_memory, get_parallel, get_serving
 
@@ -108,7 +108,7 @@ def _look_at(cache: Any) -> Window | None:
     if cache.disable:
         patching.idle(NAME, "--disable-radix-cache: a request never holds more than one window")
         return None
-    reason = server_problem() or cache_problem(cache)
+    reason = reason_against_server() or reason_against_cache(cache)
     if reason is not None:
         patching.decline(NAME, reason)
         return None
@@ -118,7 +118,7 @@ def _look_at(cache: Any) -> Window | None:
     return Window(kept, interval, kept + interval + ahead + cache.page_size, cache.page_size)
 
 
-def cache_problem(cache: Any) -> str | None:
+def reason_against_cache(cache: Any) -> str | None:
     """Why nodes of this tree cannot go back to running requests, judged by the tree's components; or None."""
     from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
     from sglang.srt.mem_cache.allocator.unified_hybrid_swa import UnifiedSWATokenToKVPoolAllocator

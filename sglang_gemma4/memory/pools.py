@@ -20,7 +20,7 @@ def give_back(found: int, kvc: Any, pre_model_load_memory: float) -> int:
     from sglang_gemma4.memory import feature_memory
 
     if not feature_memory.features_on_card(kvc):
-        idle(NAME, "image features take none of the card's memory")
+        idle(NAME, "image features take none of the GPU's memory")
         return found
     problem = feature_memory.reason_against(kvc.server_args)
     if problem is not None:

@@ -189,7 +189,7 @@ def fraction(kept: float, card: float) -> float:
     """
     free = card - CONTEXT
     if kept >= free:
-        raise ValueError(f"{kept / GIB:.1f} GiB are to be kept of a card with {free / GIB:.1f} GiB free; take a smaller chunk or model")
+        raise ValueError(f"{kept / GIB:.1f} GiB are to be kept of a GPU with {free / GIB:.1f} GiB free; take a smaller chunk or model")
     return int(1000 * (1 - kept / free)) / 1000
 
 

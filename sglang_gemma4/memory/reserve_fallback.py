@@ -50,7 +50,7 @@ def size_pools(size: Callable[[], Any], kvc: Any, before: float) -> tuple[Any, s
     fraction = int(1000 * (1 - need.total / (before * GIB))) / 1000
     by_rule = f"SGLang's --mem-fraction-static {stock:g}, which keeps {(1 - stock) * before:.1f} of {before:.1f} GiB"
     few = "leaves no KV pool beside the weights" if found is None else f"leaves {tokens} tokens, fewer than one request's {least}"
-    again, second = None, f"they are more than the {before:.1f} GiB of the card"
+    again, second = None, f"they are more than the {before:.1f} GiB of the GPU"
     if fraction > 0:
         get_context().override(SOURCE, mem_fraction_static=fraction)
         in_force = True

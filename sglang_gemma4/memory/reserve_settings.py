@@ -24,7 +24,7 @@ def reason_against(server_args: Any, typed: float | None) -> str | None:
     if typed is not None:
         return f"--mem-fraction-static {typed:g} was given"
     if given.device != "cuda" or memory_hook.get_device_memory_capacity(given.device) is None:
-        return f"the device is {given.device}, not a CUDA card"
+        return f"the device is {given.device}, not a CUDA GPU"
     if not named_gemma4(model_config_of(server_args).hf_config):
         return "the model is not a Gemma 4"
     if given.enable_unified_memory:
@@ -71,7 +71,7 @@ def chosen(server_args: Any, asked: float | str) -> tuple[float, str]:
     fraction = reserve.fraction(kept, card)
     calculated = f"kept beside weights and KV are {need}, and {reserve.MARGIN / reserve.GIB:.1f} more"
     what = calculated if isinstance(asked, str) else f"{asked:g} GiB are kept beside weights and KV, as asked"
-    said = f"--mem-fraction-static {fraction:g} ({switches.RESERVE_GIB}={asked}): {what}; SGLang's rule keeps {(1 - stock):.1%} of the card"
+    said = f"--mem-fraction-static {fraction:g} ({switches.RESERVE_GIB}={asked}): {what}; SGLang's rule keeps {(1 - stock):.1%} of the GPU"
     if not isinstance(asked, str) and kept < need.total:
         said += f"; calculated are {need}: less may run out of memory under load"
     return fraction, said

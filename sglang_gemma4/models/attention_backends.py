@@ -105,7 +105,7 @@ def prefill_by_flash(backend: Any, runner: Any) -> None:
 
     if runner.is_draft_worker or not named_gemma4(runner.model_config.hf_config):
         return
-    problem = flash_prefill.problem() or flash_prefill.unused_by(runner, isinstance(backend, ReadsLevels))
+    problem = flash_prefill.reason_against() or flash_prefill.unused_by(runner, isinstance(backend, ReadsLevels))
     ours = backend.extend_attention_fwd
     if problem is None and not isinstance(ours, PrefillAttention):
         problem = "prefill_attention is off, beside whose kernel it takes the long prefills"

@@ -113,20 +113,23 @@ def replace_products(model: Any) -> None:
     from triton import knobs
 
     if not torch.cuda.is_available() and not knobs.runtime.interpret:
-        decline("few_row_linear", "there is no CUDA card")
+        decline("few_row_linear", "there is no CUDA GPU")
         return
     from sglang.srt.runtime_context import get_exec
 
     if get_exec().deterministic.enable_deterministic_inference:  # the mode itself begins after the model is built
-        decline("few_row_linear", "--enable-deterministic-inference: a row's product must not depend on how many rows there are")
+        decline("few_row_linear", "--enable-deterministic-inference: a row's GEMM must not depend on how many rows there are")
         return
     from sglang_gemma4.models.layers.few_row_linear import install
     from sglang_gemma4.models.schedule import dense_beside_experts
     from sglang_gemma4.patching import switches
 
-    overlap = switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP") and dense_beside_experts.problem_here() is None
+    overlap = (
+        switches.part_is_on("dense_beside_experts", "SGLANG_GEMMA4_DENSE_OVERLAP")
+        and dense_beside_experts.reason_against_this_server() is None
+    )
     for kept in install(model, overlap):
-        takes("few_row_linear", f"SGLang's product for {kept}")
+        takes("few_row_linear", f"SGLang's GEMM for {kept}")
 
 
 def choose_in_the_product(model: Any) -> None:
@@ -142,9 +145,9 @@ def fork_layers(model: Any) -> None:
     """After ``Gemma4TextModel.__init__``: run a MoE layer's dense FFN in parallel with its experts."""
     if not getattr(model.config, "enable_moe_block", False):
         return
-    from sglang_gemma4.models.schedule.dense_beside_experts import install, problem_here
+    from sglang_gemma4.models.schedule.dense_beside_experts import install, reason_against_this_server
 
-    problem = problem_here()
+    problem = reason_against_this_server()
     if problem is not None:
         decline("dense_beside_experts", problem)
     else:

@@ -49,7 +49,7 @@ DERIVED = (
     Derived(rf"{_LAYERS}\.moe\.(few_token_experts_done|few_token_experts\.done)", _COUNTERS),
     Derived(
         rf"{_LAYERS}\.moe\.experts\.run_moe_core(\.before)*\.room|.*\.scheme\.room",
-        "where 4-bit weights are written out for steps of many rows, of all layers' experts and of all dense products; not saved, since "
+        "where 4-bit weights are dequantised for steps of many rows, of all layers' experts and of all dense GEMMs; not saved, since "
         "nothing stays in it",
     ),
     Derived(

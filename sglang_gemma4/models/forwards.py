@@ -43,12 +43,14 @@ def fast_prefill(
     ids_or_embeds = (input_ids is None) is not (input_embeds is None)  # SGLang's forward refuses both or neither
     if ids_or_embeds and read_rows.is_prefill(forward_batch):
         given = (model, input_ids, input_embeds, per_layer_inputs, positions, forward_batch)
-        reason = read_rows.model_problem(model) or read_rows.backend_problem(fast.prefill_in(forward_batch).backend, model.dtype())
+        reason = read_rows.reason_against_model(model) or read_rows.reason_against_backend(
+            fast.prefill_in(forward_batch).backend, model.dtype()
+        )
         if reason is None and kwargs:
             reason = f"the model was called with {', '.join(sorted(kwargs))}"
         if reason is None and fast_prefill_graph.capturing():
             return fast_prefill_graph.capture(*given)
-        reason = reason or read_rows.batch_problem(*fast.prefill_in(forward_batch, positions)[:2])
+        reason = reason or read_rows.reason_against_batch(*fast.prefill_in(forward_batch, positions)[:2])
         if reason is not None:
             takes("yoco", reason, INSTEAD)
         elif (part := fast.plan(model, forward_batch)) is not None:
@@ -82,7 +84,7 @@ def read_after_attention(
     norms = getattr(norm, build.NORMS, None)
     if norms is None or residual is None or no_rows(hidden_states):
         return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
-    problem = norms.problem_with(read, update, hidden_states, residual, quant_format, post_residual_addition)
+    problem = norms.reason_against(read, update, hidden_states, residual, quant_format, post_residual_addition)
     if not takes("triple_norm", problem):
         return original(read, update, hidden_states, residual, norm, quant_format, post_residual_addition)
     return norms.read(hidden_states, residual)
@@ -96,7 +98,7 @@ def next_stream(
 
     if layer.has_ple or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
-    if not takes("layer_tail", decoder_layer.tail_problem(layer, hidden_states, residual)):
+    if not takes("layer_tail", decoder_layer.reason_against_tail(layer, hidden_states, residual)):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     return decoder_layer.next_stream(layer, hidden_states, residual, forward_batch)
 
@@ -109,7 +111,7 @@ def ple_tail_next_stream(
 
     if not layer.has_ple or per_layer_input is None or decoder_layer.no_rows(hidden_states):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
-    if not takes("ple_tail", decoder_layer.ple_problem(layer, hidden_states, residual, per_layer_input)):
+    if not takes("ple_tail", decoder_layer.reason_against_ple(layer, hidden_states, residual, per_layer_input)):
         return original(layer, hidden_states, residual, per_layer_input, forward_batch)
     return decoder_layer.next_stream_with_ple(layer, hidden_states, residual, per_layer_input, forward_batch)
 
@@ -120,7 +122,7 @@ def normed_and_rotated(
     """Around ``Gemma4Attention.forward``, and around ``shared_query`` if that is on: norms and RoPE in one launch."""
     from sglang_gemma4.models.layers import kv_write, qkv_rope, shared_query
 
-    problem = qkv_rope.problem_with(attention, positions, hidden_states)
+    problem = qkv_rope.reason_against(attention, positions, hidden_states)
     if not takes("qkv_rope", problem):
         if kv_write.is_wanted():
             takes("kv_write", problem, "SGLang's norms and rotation run")

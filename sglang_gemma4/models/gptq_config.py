@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sglang_gemma4.patching.uses import LAID_OUT_AS
-from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, size_problem
+from sglang_gemma4.tiny.quantisation import EXPERT_GROUPS, NOT_QUANTISED, config, four_bits, reason_against_size
 
 FLAGS = ("gptq", "gptq_marlin", "auto-round", "awq", "awq_marlin")
 GPTQ, AWQ = "gptq", "awq"
@@ -59,7 +59,7 @@ def reason_against(given: Mapping[str, Any]) -> str | None:
     if int(given.get("act_bits") or KEPT_BITS) < KEPT_BITS:
         return f"activations of {given['act_bits']} bits"
     if not awq and not all(one.get("sym", True) for one in quantised):
-        return "levels that are not symmetric"
+        return "quantised values that are not symmetric"
     if any(one.get("desc_act") for one in quantised):
         return "inputs in the order of their activations (desc_act)"
     if len({one.get("group_size", given.get("group_size")) for one in quantised}) > 1:
@@ -70,16 +70,16 @@ def reason_against(given: Mapping[str, Any]) -> str | None:
         return _reason_against_awq(given)
     packing = str(given.get("checkpoint_format") or "gptq"), str(given.get("pack_dtype") or "int32")
     if packing not in (("gptq", "int32"), ("gptq_v2", "int32")) or given.get("is_marlin_format"):
-        return f"levels packed otherwise (checkpoint_format {packing[0]}, pack_dtype {packing[1]})"
+        return f"quantised values packed otherwise (checkpoint_format {packing[0]}, pack_dtype {packing[1]})"
     return "a quantised lm_head" if given.get("lm_head") else None
 
 
 def _reason_against_awq(given: Mapping[str, Any]) -> str | None:
     version = str(given.get("version") or given.get("checkpoint_format") or "gemm").lower()
     if version != "gemm":
-        return f"levels packed otherwise (version {version})"
+        return f"quantised values packed otherwise (version {version})"
     if not given.get("zero_point", True):
-        return "levels without zero points"
+        return "quantised values without zero points"
     return "a quantised lm_head" if given.get("lm_head") else None
 
 
@@ -149,7 +149,7 @@ def _product(layer: str) -> str:
 
 
 def _unfit(text: Mapping[str, Any], group: int) -> bool:
-    return size_problem(text, four_bits(group)) is not None or (bool(text.get("enable_moe_block")) and group not in EXPERT_GROUPS)
+    return reason_against_size(text, four_bits(group)) is not None or (bool(text.get("enable_moe_block")) and group not in EXPERT_GROUPS)
 
 
 def as_compressed(given: Mapping[str, Any], names: Iterable[str] | None, text: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -114,7 +114,9 @@ def regrouped(weights: Iterable[tuple[str, torch.Tensor]], schemes: Mapping[str,
         scheme = (schemes.get(layer) or schemes["Linear"])["weights"]
         if scheme.symmetric and part[2] == "qzeros" and not any(bool((tensor == _signed(zeros)).all()) for zeros in ZEROS[scheme.num_bits]):
             half = 1 << (scheme.num_bits - 1)
-            raise ValueError(f"{name} holds zero points other than {half}, though quantization_config says that levels are symmetric")
+            raise ValueError(
+                f"{name} holds zero points other than {half}, though quantization_config says that quantised values are symmetric"
+            )
         if part[2] == "g_idx" and not _counts_up(tensor):
             raise ValueError(f"{name} does not go through the inputs in order, though quantization_config has no desc_act")
         needed = ("qweight", "scales") if scheme.symmetric else ("qweight", "scales", "qzeros")

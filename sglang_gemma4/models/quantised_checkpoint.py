@@ -96,7 +96,7 @@ def dequantised(weights: Iterable[tuple[str, torch.Tensor]], block: Any = None, 
     if left:
         layer, names = next(iter(left.items()))
         raise ValueError(
-            f"of the quantised {layer} the checkpoint has {', '.join(names)} only; levels and weight_scale are needed, of 4 and 8 bits "
+            f"of the quantised {layer} the checkpoint has {', '.join(names)} only; values and weight_scale are needed, of 4 and 8 bits "
             "weight_shape too"
         )
 

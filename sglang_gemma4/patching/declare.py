@@ -18,7 +18,7 @@ from sglang_gemma4.patching.hooks import PatchError as PatchError
 from sglang_gemma4.patching.hooks import Prepared
 from sglang_gemma4.patching.hooks import Seam as Seam
 from sglang_gemma4.patching.hooks import resolution_step as resolution_step
-from sglang_gemma4.patching.supported import version_problem
+from sglang_gemma4.patching.supported import reason_against_version
 from sglang_gemma4.patching.this_server import Server, of_this_process
 from sglang_gemma4.patching.uses import Need
 
@@ -93,7 +93,7 @@ def apply(patches: Iterable[Part], environ: Mapping[str, str] | None = None) -> 
     env = os.environ if environ is None else environ
     patches = [patch for patch in patches if _active.get(patch.name) is not patch]
     strict = switches.is_on(switches.STRICT, env)
-    unsupported = version_problem()
+    unsupported = reason_against_version()
     ready: list[tuple[Part, list[Prepared]]] = []
     placed = {id(hook) for patch in _active.values() for hook in patch.hooks}
     once: dict[int, Prepared] = {}  # what several parts share is prepared for the first

@@ -112,7 +112,7 @@ def installed_sglang() -> str | None:
         return None
 
 
-def version_problem() -> str | None:
+def reason_against_version() -> str | None:
     """Why the installed SGLang gets no patch at all, or None where it is the supported one."""
     found = installed_sglang()
     if found == SUPPORTED_SGLANG:
@@ -122,5 +122,5 @@ def version_problem() -> str | None:
 
 def versions_line() -> str:
     """This package's version and SGLang's, or why nothing of the package is applied; one line, without importing SGLang."""
-    problem = version_problem()
+    problem = reason_against_version()
     return f"sglang-gemma4 {__version__}" + (f": nothing is applied: {problem}" if problem else f" on SGLang {SUPPORTED_SGLANG}")

@@ -20,7 +20,7 @@ Need = Callable[[Server], str | None]
 
 def kernels(server: Server) -> str | None:
     """Triton's kernels run."""
-    return None if server.kernels else "no CUDA card"
+    return None if server.kernels else "no CUDA GPU"
 
 
 def any_batch(server: Server) -> str | None:
@@ -32,7 +32,7 @@ def any_batch(server: Server) -> str | None:
 def hopper(server: Server) -> str | None:
     """The card is a Hopper or later."""
     if server.capability is None:
-        return "no CUDA card"
+        return "no CUDA GPU"
     return None if server.capability >= HOPPER else f"compute capability {'.'.join(map(str, server.capability))}, not 9.0 or later"
 
 

@@ -103,10 +103,10 @@ def warn_if_open(*_args: Any, **_kwargs: Any) -> None:
 
     from sglang.srt.runtime_context import get_serving
 
-    from sglang_gemma4.diagnostics.open_server import problem
+    from sglang_gemma4.diagnostics import open_server
 
     serving = get_serving()
-    said = problem(serving.host, serving.port, bool(serving.api_key), _enforced(serving))
+    said = open_server.reason_against(serving.host, serving.port, bool(serving.api_key), _enforced(serving))
     if said is not None:
         logging.getLogger(__name__).warning("sglang-gemma4: %s", said)
 

@@ -262,7 +262,7 @@ class Admission:
 
     def __str__(self) -> str:
         """Milliseconds, for the log."""
-        kinds = {"plain steps by requests": self.plain, "prefills by tokens": self.alone, "joined steps by rows": self.joined}
+        kinds = {"plain steps by requests": self.plain, "prefills by tokens": self.alone, "mixed batches by rows": self.joined}
         told = (f"{name}: " + ", ".join(f"{size:.0f}: {1000 * took:.1f}" for size, took in times.points()) for name, times in kinds.items())
         return f"ms of {'; '.join(told)}"
 

@@ -20,26 +20,26 @@ MEDIA_FIXES = "SGLANG_GEMMA4_MEDIA_FIXES"
 LOOKED_AT = 64
 """Waiting requests that are examined; more do not fit into a step."""
 GRAMMAR = "without speculation the overlapped scheduler samples under a grammar after the next step has begun"
-UNTRIED = "with which no forwards were joined"
+UNTRIED = "with which no mixed batch was run"
 given_up: list[str] = []
 """Why this process runs no more mixed batches, if one failed."""
 
 
-def server_problem(scheduler: Any) -> str | None:
+def reason_against_server(scheduler: Any) -> str | None:
     """Why this server runs no mixed batches, or None."""
     if given_up:
         return given_up[0]
     if scheduler.enable_hicache_storage:  # it may be attached while serving
         return f"a storage backend of HiCache, {UNTRIED}"
-    return _fixed_problem(scheduler)
+    return _reason_against_fixed(scheduler)
 
 
-def next_problem(scheduler: Any) -> str | None:
+def reason_against_next(scheduler: Any) -> str | None:
     """Why the prompts that may be next do not run in a mixed batch, as far as that is known before they are chosen;
     or None."""
     waiting = _waiting(scheduler)
     media = any(req.multimodal_inputs is not None for req in waiting)
-    problem = server_problem(scheduler) or (media_problem(scheduler.tp_worker.model_runner) if media else None)
+    problem = reason_against_server(scheduler) or (reason_against_media(scheduler.tp_worker.model_runner) if media else None)
     if problem is None and _delayed(scheduler) and any(req.grammar is not None for req in waiting):
         return GRAMMAR
     return problem
@@ -56,7 +56,7 @@ def media_waits(scheduler: Any) -> bool:
     return any(req.multimodal_inputs is not None for req in _waiting(scheduler))
 
 
-def running_problem(scheduler: Any, running: Any) -> str | None:
+def reason_against_running(scheduler: Any, running: Any) -> str | None:
     """Why these running requests share no forward with any prefill, or None. Prompts then keep SGLang's chunk size:
     short chunks that each stop the batch would only delay both."""
     if running.is_empty():
@@ -81,7 +81,7 @@ def _delayed(scheduler: Any) -> bool:
     return bool(scheduler.enable_overlap and scheduler.spec_algorithm.is_none())
 
 
-def media_problem(runner: Any) -> str | None:
+def reason_against_media(runner: Any) -> str | None:
     """Why prompts with images, videos or audio do not run in a mixed batch, or None."""
     backend = getattr(runner.attn_backend, "prefill_backend", runner.attn_backend)
     if isinstance(getattr(backend, "extend_attention_fwd", None), ImageAttention) or type(backend).__name__ == "Gemma4CpuAttention":
@@ -92,21 +92,23 @@ def media_problem(runner: Any) -> str | None:
 
 
 @functools.cache
-def _fixed_problem(scheduler: Any) -> str | None:
+def _reason_against_fixed(scheduler: Any) -> str | None:
     """The reason that does not change while a scheduler runs; asked for in each of its iterations."""
     runner = scheduler.tp_worker.model_runner
-    problem = unasked_problem(runner) or flags_problem() or _loop_problem(scheduler) or speculation_problem(scheduler)
-    return problem or runner_problem(runner) or ungraphed_problem(runner)
+    problem = (
+        reason_against_unasked(runner) or reason_against_flags() or _reason_against_loop(scheduler) or reason_against_speculation(scheduler)
+    )
+    return problem or reason_against_runner(runner) or reason_against_ungraphed(runner)
 
 
-def unasked_problem(runner: Any) -> str | None:
+def reason_against_unasked(runner: Any) -> str | None:
     """Why mixed batches are off by default on this model, GPU or cache, where no gain was measured; or None."""
     if uses.asks_beside():
         return None
     if not getattr(runner.model_config.hf_text_config, "enable_moe_block", False):
         return f"a dense model, on which it was not measured ({switches.BESIDE}=1 turns it on)"
     if runner.device != "cuda" or torch.cuda.get_device_capability() < uses.HOPPER:
-        return f"no card on which it was measured, Hopper or later ({switches.BESIDE}=1 turns it on)"
+        return f"no GPU on which it was measured, Hopper or later ({switches.BESIDE}=1 turns it on)"
     if runner.kv_cache_dtype != runner.dtype:
         return f"a quantised KV cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
     if runner.kv_index_translator.is_translating:
@@ -119,19 +121,19 @@ def unasked_problem(runner: Any) -> str | None:
 @functools.cache
 def idle(scheduler: Any) -> bool:
     """Whether this server is one of those: it runs as without the patch, and ``uses.joined_steps`` says why."""
-    return unasked_problem(scheduler.tp_worker.model_runner) is not None
+    return reason_against_unasked(scheduler.tp_worker.model_runner) is not None
 
 
-def ungraphed_problem(runner: Any) -> str | None:
+def reason_against_ungraphed(runner: Any) -> str | None:
     """Where no one asked for mixed batches, they run in whole graphs only: in pieces they lost
     (``runs/2026-11-24-26b-beside-vllm``)."""
     graphs = joined_graph.graphs_of(runner)
     if uses.asks_beside() or (graphs is not None and whole_graphs.of(graphs) is not None):
         return None
-    return f"there are no graphs of whole joined forwards ({switches.BESIDE}=1 joins them without)"
+    return f"there are no graphs of whole mixed batches ({switches.BESIDE}=1 joins them without)"
 
 
-def flags_problem() -> str | None:
+def reason_against_flags() -> str | None:
     """Why a server with these flags runs no mixed batches, as far as its flags alone tell; or None."""
     parallel, execution = get_parallel(), get_exec()
     for what, size in (
@@ -154,24 +156,24 @@ def flags_problem() -> str | None:
         return "deterministic inference: a row's rounding would depend on what runs beside it"
     if execution.moe.expert_distribution_recorder_mode is not None:
         return "the use of experts is recorded by batch"
-    return tier_problem()
+    return reason_against_tier()
 
 
-def tier_problem() -> str | None:
+def reason_against_tier() -> str | None:
     """Why a server that also keeps KV elsewhere runs no mixed batches, by its flags; or None. HiCache's host memory
     is no reason: loads from it are waited for (:mod:`models.schedule.host_loads`)."""
     tier = other_tier(get_memory())
     return None if tier is None else f"{tier}: a tier of KV {UNTRIED}"
 
 
-def _loop_problem(scheduler: Any) -> str | None:
+def _reason_against_loop(scheduler: Any) -> str | None:
     """Why this scheduler's loop runs no mixed batches, or None."""
     if not scheduler.is_generation or scheduler.dllm_config is not None:
         return "the model does not decode token by token"
     return "PD multiplexing follows one batch's forward" if scheduler.enable_pdmux else None
 
 
-def speculation_problem(scheduler: Any) -> str | None:
+def reason_against_speculation(scheduler: Any) -> str | None:
     """Why drafts of this server cannot be verified in a mixed batch, or None."""
     from sglang.srt.speculative.frozen_kv_mtp_worker_v2 import FrozenKVMTPWorkerV2
 
@@ -187,9 +189,9 @@ def speculation_problem(scheduler: Any) -> str | None:
     return None
 
 
-def runner_problem(runner: Any) -> str | None:
+def reason_against_runner(runner: Any) -> str | None:
     """Why this ``ModelRunner`` cannot run two batches in one forward, or None."""
-    problem = second_metadata.problem_with(runner.attn_backend)
+    problem = second_metadata.reason_against(runner.attn_backend)
     if problem is not None:
         return f"attention backend: {problem}"
     if runner.kv_cache_dtype != runner.dtype and not isinstance(runner.attn_backend, ReadsLevels):
@@ -220,13 +222,13 @@ def _backends(backend: Any) -> list[Any]:
     return [backend, *(getattr(backend, name) for name in ("prefill_backend", "decode_backend") if hasattr(backend, name))]
 
 
-def batch_problem(scheduler: Any, prefill: Any, running: Any) -> str | None:
+def reason_against_batch(scheduler: Any, prefill: Any, running: Any) -> str | None:
     """Why these two batches run one after the other, or None."""
     if prefill.is_prefill_only:
         return "requests without output tokens"
-    problem = running_problem(scheduler, running)
+    problem = reason_against_running(scheduler, running)
     if problem is None and has_media(prefill):
-        problem = media_problem(scheduler.tp_worker.model_runner)
+        problem = reason_against_media(scheduler.tp_worker.model_runner)
     if problem is not None:
         return problem
     if prefill.input_embeds is not None or prefill.replace_embeds is not None:

@@ -97,10 +97,10 @@ def give_up(error: Exception, several_ranks: bool) -> None:
         Exception: ``error`` itself where several ranks share a forward: the others may not have failed, and would
             wait for this one.
     """
-    logger.error("sglang-gemma4: a prefill beside running requests failed", exc_info=error)
+    logger.error("sglang-gemma4: a mixed batch failed", exc_info=error)
     if several_ranks:
         raise error
-    reason = f"a joined forward failed, {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+    reason = f"a mixed batch failed, {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
     beside_reasons.given_up.append(reason)
     decline(NAME, reason)
 
@@ -110,7 +110,11 @@ def capture_whole(graphs: Any) -> None:
     runner = graphs.model_runner
     if runner.is_draft_worker or get_schedule().enable_mixed_chunk:
         return
-    if beside_reasons.unasked_problem(runner) or beside_reasons.flags_problem() or beside_reasons.runner_problem(runner):
+    if (
+        beside_reasons.reason_against_unasked(runner)
+        or beside_reasons.reason_against_flags()
+        or beside_reasons.reason_against_runner(runner)
+    ):
         return
     reason = whole_graphs.reason_against(graphs)
     if reason is None:
@@ -121,9 +125,9 @@ def capture_whole(graphs: Any) -> None:
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
         else:
             sizes = ", ".join(map(str, whole.sizes))
-            tell(NAME, f"graphs of whole joined forwards took {perf_counter() - began:.1f} s, for {sizes} rows")
+            tell(NAME, f"graphs of whole mixed batches took {perf_counter() - began:.1f} s, for {sizes} rows")
             return
-    note(NAME, f"a joined forward goes in pieces: {reason}")
+    note(NAME, f"a mixed batch goes in pieces: {reason}")
 
 
 def open_pair(runner: Any) -> Pair | None:
@@ -175,7 +179,7 @@ def choose(scheduler: Any, plan: Any) -> Any:
         takes(NAME, "--enable-mixed-chunk: SGLang mixes decode rows into prefills")
     if prefill is None or prefill.forward_mode != ForwardMode.EXTEND or running is prefill or running.is_empty():
         return plan
-    reason = beside_reasons.server_problem(scheduler) or beside_reasons.batch_problem(scheduler, prefill, running)
+    reason = beside_reasons.reason_against_server(scheduler) or beside_reasons.reason_against_batch(scheduler, prefill, running)
     if not takes(NAME, reason, "prefill and decode alternate") or not prompt_chunks.joins(host_loads.pending(prefill)):
         return plan
     ready = scheduler.update_running_batch(running)

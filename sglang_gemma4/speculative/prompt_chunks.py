@@ -51,10 +51,10 @@ def admission() -> Admission:
     bound = gap()
     if not step_clock.by_card():
         if bound in (BALANCED, LATENCY):  # seconds as the host reads them were measured to slow long prompts
-            tell(NAME, "no card times the steps (card_clock), so gaps between tokens are bounded by two decode steps alone")
+            tell(NAME, "no GPU times the steps (card_clock), so pauses between tokens are bounded by two decode steps alone")
             bound = Gap()
         elif bound.seconds:
-            tell(NAME, f"{switches.BESIDE_GAP} bounds gaps by times as the host reads them, since no card times the steps (card_clock)")
+            tell(NAME, f"{switches.BESIDE_GAP} bounds pauses by times as the host reads them, since no GPU times the steps (card_clock)")
     return Admission(bound, read_late=not step_clock.by_card())
 
 
@@ -65,7 +65,7 @@ def measured() -> bool:
 
 def times(scheduler: Any) -> bool:
     """Whether steps of this server are timed: it may run mixed batches, and the operator gave no number of tokens."""
-    return not beside_reasons.idle(scheduler) and beside_reasons.server_problem(scheduler) is None and measured()
+    return not beside_reasons.idle(scheduler) and beside_reasons.reason_against_server(scheduler) is None and measured()
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def bounded(scheduler: Any, running: Any, last: Any) -> Iterator[None]:
         size is None
         or scheduler.is_mixed_chunk
         or not (_waits(scheduler) and busy(running, last))
-        or beside_reasons.next_problem(scheduler)
-        or beside_reasons.running_problem(scheduler, running)
+        or beside_reasons.reason_against_next(scheduler)
+        or beside_reasons.reason_against_running(scheduler, running)
     ):
         yield
         return
@@ -114,7 +114,7 @@ def _by_times(scheduler: Any, requests: int, size: int) -> int:
     _here.next = way
     if way is not Way.IN_TURN:
         return most
-    note(NAME, "prefills in turn with decode steps were measured to bring more prompt tokens a second than both in one forward, at times")
+    note(NAME, "alternating prefills and decode steps were measured to bring more prompt tokens a second than mixed batches, at times")
     return admission().in_turn(requests, each, most, size, joining)
 
 
@@ -167,7 +167,7 @@ def _gathers(scheduler: Any, running: Any, owed: bool) -> bool:
         return False
     if scheduler.chunked_req is not None and not owed:
         return False
-    if beside_reasons.next_problem(scheduler) or beside_reasons.running_problem(scheduler, running) or not measured():
+    if beside_reasons.reason_against_next(scheduler) or beside_reasons.reason_against_running(scheduler, running) or not measured():
         return False
     if owed:
         return True
@@ -190,7 +190,7 @@ def arrived(result: Any) -> None:
     if tokens and requests:
         _here.mixed += 1
         if _here.mixed % TOLD_EVERY == 0:
-            logger.info("sglang-gemma4: %d prefills beside running requests; %s", _here.mixed, admission())
+            logger.info("sglang-gemma4: %d mixed batches; %s", _here.mixed, admission())
 
 
 def rows_each(scheduler: Any) -> int:

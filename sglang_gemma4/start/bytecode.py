@@ -9,7 +9,7 @@ SEEN = "srt/server_args.py"
 """A module that every process of a server imports."""
 
 
-def problem() -> str | None:
+def reason_against() -> str | None:
     """Why SGLang's bytecode is missing and will not be kept, and the remedy; None if there is no such problem or no SGLang.
 
     Installers such as pip write it. uv does not unless told to (``UV_COMPILE_BYTECODE=1``), and images often set
@@ -29,6 +29,6 @@ def problem() -> str | None:
     else:
         return None
     return (
-        f"SGLang's bytecode is nowhere and not kept ({why}): each process compiles its modules anew. Run once: "
+        f"SGLang's bytecode is nowhere and not kept ({why}): each process compiles its modules again. Run once: "
         f"python -m compileall -q -j 0 {Path(places[0]).parent}"
     )

@@ -191,7 +191,7 @@ def reason(error: Exception) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build modules, each in a process of its own; one line of JSON on standard output."""
     parser = argparse.ArgumentParser(prog="python -m sglang_gemma4.start.cuda_modules", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("major", type=int, metavar="MAJOR", help="of the card's compute capability")
+    parser.add_argument("major", type=int, metavar="MAJOR", help="of the GPU's compute capability")
     parser.add_argument("minor", type=int, metavar="MINOR")
     parser.add_argument(
         "modules",

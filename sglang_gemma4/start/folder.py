@@ -76,7 +76,7 @@ def load(kind: str, card: str, key: Mapping[str, Any]) -> Any:
     try:
         found = json.loads(path.read_text())
         if found["key"] != json.loads(json.dumps(key)):
-            raise ValueError("it was written for another card, version or model")
+            raise ValueError("it was written for another GPU, version or model")
         return found["value"]
     except Exception as error:  # whatever is wrong with it, the start continues without it
         logger.warning("sglang-gemma4: %s is not used: %s: %s", path, type(error).__name__, error)

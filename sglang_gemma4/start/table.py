@@ -33,14 +33,14 @@ def finish(began: float | None = None, ended: float | None = None) -> dict[str, 
 
     Returns:
         ``seconds`` in all, ``parts`` as ``[name, seconds]`` that add up to them, ``kernels`` as :func:`kernels.counts` gives them,
-        ``bytecode`` as :func:`bytecode.problem` does.
+        ``bytecode`` as :func:`bytecode.reason_against` does.
     """
     began = times.process_began() if began is None else began
     ended = time.time() if ended is None else ended
     intervals: Iterable[Interval] = [*times.recorded(), *(Interval(*one) for one in _scheduler.get("intervals", ()))]
     parts = [[name, round(seconds, 3)] for name, seconds in times.by_part(intervals, began, ended).items()]
     counted = dict(_scheduler.get("kernels", {}))
-    _ready.update(seconds=round(ended - began, 3), parts=parts, kernels=counted, bytecode=bytecode.problem())
+    _ready.update(seconds=round(ended - began, 3), parts=parts, kernels=counted, bytecode=bytecode.reason_against())
     return dict(_ready)
 
 

@@ -125,13 +125,13 @@ def check_sizes(name: str, text: Mapping[str, Any], form: Format, flag: str = "-
     Raises:
         ValueError: with the size, the block and the formats that fit.
     """
-    problem = size_problem(text, form)
+    problem = reason_against_size(text, form)
     if problem is not None:
-        others = [other.name for other in FORMATS.values() if size_problem(text, other) is None]
-        raise ValueError(f"{flag} {form.name}: {problem} of {name}; its products take {', '.join(others)}")
+        others = [other.name for other in FORMATS.values() if reason_against_size(text, other) is None]
+        raise ValueError(f"{flag} {form.name}: {problem} of {name}; its GEMMs take {', '.join(others)}")
 
 
-def size_problem(text: Mapping[str, Any], form: Format) -> str | None:
+def reason_against_size(text: Mapping[str, Any], form: Format) -> str | None:
     """The first size that the format's blocks do not divide, or None.
 
     Groups run along a linear layer's inputs. Blocks also cover outputs, and each output of a fused layer (gate and

@@ -65,5 +65,5 @@ def test_long_prefills_by_flash_attention(cache: str, interpreting: Nursery) -> 
 def test_without_a_card_long_prefills_stay_with_our_kernel(interpreting: Nursery) -> None:
     env = {"SGLANG_GEMMA4_ATTENTION": "1", "SGLANG_GEMMA4_FLASH_PREFILL": "1", "TEST_INSTRUMENTS": "kernel_counters:attention"}
     answers = interpreting.run(MODEL, [Group(PROMPTS, {"max_new_tokens": 2})], env=env, time_limit=400, attention_backend="triton")[0]
-    assert left(answers[0].log)["flash_prefill"].count("there is no CUDA card") == 1
+    assert left(answers[0].log)["flash_prefill"].count("there is no CUDA GPU") == 1
     assert "PREFILLED" in answers[0].log

@@ -109,7 +109,7 @@ def test_what_the_host_brings_back_is_waited_for(loop: str, nursery: Nursery) ->
     for rid, output in zip(["long", *PROMPTS, *AGAIN], found, strict=True):
         print(rid, from_host(output), len(output.token_ids), output.meta_info["finish_reason"])
     assert tokens_of(found) == alone(nursery, model)
-    assert "a joined forward failed" not in log
+    assert "a mixed batch failed" not in log
     assert len(brought_back_beside(found) & set(AGAIN)) >= 2
     assert re.search(r"MIDCHUNK midchunk-4 prefilled [1-9]", log)
     assert any("midchunk-4" in step.prefilled for step in joined(log))

@@ -35,7 +35,7 @@ def test_same_tokens_as_sglang_s_products(interpreting: Nursery, name: str) -> N
 
 def test_without_triton_the_products_are_sglang_s(nursery: Nursery) -> None:
     ours, stock = serve(nursery, "tiny-e2b", "1"), serve(nursery, "tiny-e2b", "0")
-    assert left(ours[0].log)["few_row_linear"].count("there is no CUDA card") == 1
+    assert left(ours[0].log)["few_row_linear"].count("there is no CUDA GPU") == 1
     assert "FEW ROWS" not in ours[0].log
     assert [(one.token_ids, one.logprobs) for one in ours] == [(other.token_ids, other.logprobs) for other in stock]
 

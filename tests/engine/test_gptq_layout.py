@@ -83,7 +83,7 @@ def test_experts_in_4_bits_beside_8(nursery: Nursery, pair: Callable[..., Pair],
 
 @pytest.mark.parametrize(("changes", "env", "said"), [
     ({"desc_act": True}, {}, "inputs in the order of their activations (desc_act)"),
-    ({"sym": False}, {}, "levels that are not symmetric"),
+    ({"sym": False}, {}, "quantised values that are not symmetric"),
     ({}, without("gptq_layout"), "gptq_layout or quantised_names left out"),
     ({}, without("quantised_names"), "gptq_layout or quantised_names left out"),
 ])  # fmt: skip

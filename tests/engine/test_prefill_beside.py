@@ -185,7 +185,7 @@ def test_a_failed_forward_is_said_and_each_batch_runs_alone(nursery: Nursery, ap
     log = found["chunked"][0].log
     assert len(joined(log)) == 2
     said = left(log)["prefill_beside"].splitlines()
-    assert said.count("a joined forward failed, RuntimeError: no kernel image for this shape") == 1
+    assert said.count("a mixed batch failed, RuntimeError: no kernel image for this shape") == 1
 
 
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -251,7 +251,7 @@ def test_joined_forwards_replay_prefill_graphs(family: str, unified: bool, nurse
     assert len(small) >= 4
     assert not set(small) - set(replays), "each is replayed"
     large = any(sum(step.rows) > 64 for step in together)
-    assert ("a joined forward is launched kernel by kernel: more tokens than the 64 of the largest prefill graph" in log) is large
+    assert ("a mixed batch is launched kernel by kernel: more tokens than the 64 of the largest prefill graph" in log) is large
     assert ("yoco" in left(log)) is (family != "tiny-e2b")
 
 

@@ -112,7 +112,7 @@ def test_two_ranks_of_four_bits(interpreting: Nursery, tmp_path: Path) -> None:
     model = quantised_sizes.quantised(quantised_sizes.widened("tiny-26b-a4b", tmp_path / "wide"), FORMATS["w4a16-g32"], tmp_path / "model")
     shutil.copytree(checkpoints.SHIPPED / "tiny-26b-a4b-assistant", tmp_path / "model-assistant")
     one = serve(interpreting, model, "", True, tokens=8, copies=True)
-    assert "bfloat16 copies of all 4-bit dense weights take 0.0 GiB of the card" in one[0].log
+    assert "bfloat16 copies of all 4-bit dense weights take 0.0 GiB of the GPU" in one[0].log
     two = serve(interpreting, model, "", True, more=" gloo_ranks:install", tokens=8, ranks=2)
     log = two[0].log
     for said in ("4-BIT ROWS, gated.", "4-BIT ROWS, plain.", "A WEIGHT written out."):

@@ -227,7 +227,7 @@ def test_the_banner_and_doctor_list_the_same_patches(server: Server) -> None:
     assert not [name for name in declined if states[name][0] == "idle"], "the log has the state that doctor has"
     assert states["verify_cuts"] == ("active", ""), "there is a draft"
     assert states["yoco"] == ("idle", "no layer of the model shares KV")
-    assert states["grouped_experts"] == states["dependent_launch"] == ("idle", "no CUDA card")
+    assert states["grouped_experts"] == states["dependent_launch"] == ("idle", "no CUDA GPU")
     assert states["swa_ratio"] == ("idle", "swa_sizing sizes the pools")
     assert states["lora"] == ("idle", "no LoRA adapters (--enable-lora, --lora-paths)")
     assert states["force_eagle"] == ("off", "SGLANG_GEMMA4_FORCE_EAGLE is not set")

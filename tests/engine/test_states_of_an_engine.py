@@ -21,4 +21,4 @@ def test_a_patch_that_declines_at_its_first_forward_is_not_active(nursery: Nurse
         assert (rows["yoco"]["state"], rows["yoco"]["reason"], rows["yoco"]["notes"]) == (state, "; ".join(notes), notes)
         assert len(re.findall("yoco (?:declined|active, but): ", answer.log)) == len(notes)
         assert rows["shared_kv"]["state"] == "active", "in use, and never asked for a call that it could leave"
-        assert rows["triple_norm"]["state"] == "idle", "no card: what it left does not matter"
+        assert rows["triple_norm"]["state"] == "idle", "no GPU: what it left does not matter"

@@ -92,7 +92,7 @@ def test_our_kernels_interpreted(interpreting: Nursery, written: Written) -> Non
 
 
 @pytest.mark.parametrize(("changes", "env", "said"), [
-    ({"version": "gemv"}, {}, "levels packed otherwise (version gemv)"),
+    ({"version": "gemv"}, {}, "quantised values packed otherwise (version gemv)"),
     ({}, without("gptq_layout"), "gptq_layout or quantised_names left out"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(

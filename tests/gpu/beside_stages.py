@@ -22,7 +22,7 @@ TOGETHER = (
 """Three servers over one copy of the weights, with the decode graphs that an operator gets."""
 
 STAGES: tuple[Stage, ...] = (
-    tests("beside-tests", 420, "prefill beside verify works on a card, without waits", *engines("prefill_beside_gpu"), beside=False),
+    tests("beside-tests", 420, "prefill beside verify works on a GPU, without waits", *engines("prefill_beside_gpu"), beside=False),
     bench(
         "beside-mix", 420, "requests of mixed lengths while others run", "26b-a4b",
         f"{SHARED} {IN_TURN} {BESIDE} {WIDE} --workload mix,32x1000/200 --repetitions 3", TOGETHER,

@@ -31,7 +31,7 @@ LONE = "--batches 1,4 --step-tokens 300,1000 --rounds 2 --repetitions 3"
 PROFILE = "--batches 1 --step-tokens 300,200 --repetitions 1 --profile 1"
 
 STAGES: tuple[Stage, ...] = (
-    tests("host-tests", 120, "the launches that derive metadata and accept drafts, on a card and in a graph",
+    tests("host-tests", 120, "the launches that derive metadata and accept drafts, on a GPU and in a graph",
           "tests/gpu/test_step_metadata_gpu.py tests/gpu/test_chain_acceptance_gpu.py", beside=False),
     bench("host-e2b", 420, "steps with MTP of E2B and with acceptance by SGLang's launches", "e2b",
           f"{ARMS} {LAUNCHES} {STEPS}", SHORT),

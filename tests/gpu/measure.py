@@ -228,7 +228,7 @@ def main(words: Sequence[str] | None = None) -> int:
     form.add_argument("--seconds", type=float, default=float("inf"), metavar="LIMIT", help="no stage begins that would end later")
     form.add_argument("--passes", type=int, metavar="N", help="of each workload and arm, in place of a stage's own number")
     form.add_argument("--list", action="store_true", help="the stages, what each needs and decides")
-    form.add_argument("--dry-run", action="store_true", help="the stages' dry runs, without a card")
+    form.add_argument("--dry-run", action="store_true", help="the stages' dry runs, without a GPU")
     asked = form.parse_args(words)
     if asked.list:
         print(listing(asked.folder))
@@ -240,7 +240,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except ValueError as error:
         form.error(str(error))
     if not asked.dry_run and not has_card():
-        form.error("the stages need a card; --dry-run tries their commands without one")
+        form.error("the stages need a GPU; --dry-run tries their commands without one")
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     run = Run(asked.folder, asked.seconds, asked.dry_run, asked.passes)

@@ -35,7 +35,7 @@ WAYS = f"{STOCK} {PACKAGE} {UNIFIED} {CELLS}"
 def smaller(name: str, of_24: float, of_48: float) -> Stage:
     """What a card of 24 or of 48 GB gives weights and pools at 0.87, as parts of this card."""
     arms = " ".join(f"--arm of-{size}:package,mtp,--mem-fraction-static={share}" for size, share in (("24", of_24), ("48", of_48)))
-    return bench(name, 240, "E4B in the memory of a card of 24 and of 48 GB", "e4b", f"{arms} {ONCE}", COMMON)
+    return bench(name, 240, "E4B in the memory of a GPU of 24 and of 48 GB", "e4b", f"{arms} {ONCE}", COMMON)
 
 
 def soak(name: str, minutes: float, decides: str, *words: str) -> Stage:
@@ -89,5 +89,5 @@ STAGES: tuple[Stage, ...] = (
     pressure("pressure-auto-e4b", 240, "the same of a small model with a large pool", "e4b", f"{switches.RESERVE_GIB}=auto"),
     soak("soak", 7.0, "answers that end by themselves, each pool a tenth too small, aborts", "--bold"),
     soak("soak-dense", 4.0, "the same without experts, where no token may be rounded away", "--bold", "--model", "tiny-31b"),
-    tests("memory-tests", 240, "traps for illegal reads and page tables on a card", "tests/gpu/test_memory.py", beside=False),
+    tests("memory-tests", 240, "traps for illegal reads and page tables on a GPU", "tests/gpu/test_memory.py", beside=False),
 )  # fmt: skip

@@ -54,14 +54,14 @@ def servers(name: str, seconds: int, decides: str, words: str, flags: str, varia
 
 
 STAGES: tuple[Stage, ...] = (
-    servers("pd-1p1d", 300, "tokens of a pair over NIXL, a card each, MTP", tiny(1, 1), TINY,
+    servers("pd-1p1d", 300, "tokens of a pair over NIXL, a GPU each, MTP", tiny(1, 1), TINY,
             dry=tiny(1, 1)),
     servers("pd-1p2d", 300, "unequal sizes", tiny(1, 2), TINY,
             dry=tiny(1, 2)),
     servers("pd-2p1d", 300, "unequal sizes", tiny(2, 1), TINY),
     servers("pd-2p2d", 300, "both servers on both cards", tiny(2, 2), TINY),
     servers("pd-1p2d-int8", 300, "scales of a quantised cache", tiny(1, 2), f"{TINY} {INT8}"),
-    servers("pd-large", 600, "26B-A4B: transfer and first-token time, a card each", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE),
+    servers("pd-large", 600, "26B-A4B: transfer and first-token time, a GPU each", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE),
     servers("pd-large-host", 600, "the same without CUDA IPC between the servers", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE,
             "UCX_TLS=^cuda_ipc"),
     servers("pd-large-stock", 600, "the same on stock", "26b-a4b --prefill-tp 1 --decode-tp 1 --same 0", LARGE, "SGLANG_GEMMA4=0"),

@@ -74,7 +74,7 @@ STAGES: tuple[Stage, ...] = (
     steps("bf16-steps", 300, "the same steps in bfloat16", f"--arm package:package,mtp {STEPS}", f"{ONE} {POOL}"),
     steps("fp8-pair", 320, "both fp8 engines at a time",
           f"{FP8} --together 2 {STOCK} {PACKAGE} --batches 1,8,32,80 --step-tokens 300,80 --repetitions 3", PAIR),
-    steps("fp8-profile", 300, "what an fp8 step is made of, beside the card's floor",
+    steps("fp8-profile", 300, "what an fp8 step is made of, beside the GPU's floor",
           f"{FP8} {STOCK} {PACKAGE} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
           f"{ONE} {PROFILED}"),
     steps("fp8-pieces", 560, "what each kernel adds to a step of fp8",
@@ -100,13 +100,13 @@ STAGES: tuple[Stage, ...] = (
     steps("gaps-serve", 480, "the same of bfloat16", f"{PACKAGE} {STEPS_2} {LOADS}".replace(f",{DRAFT}", ""), SERVE),
     sweep("int4-experts-tiles", 150, "their tiles", "experts-int4 --tokens 4 32 320 --tune 30"),
     *(
-        steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the card's floor",
+        steps(f"{name}-registers", 420, f"steps of {what} through registers and by Triton, beside the GPU's floor",
               f"{form} {PACKAGE} {off('registers', 'register_products')} {STEPS} --profile 1,32 --roofline", f"{ONE} {PROFILED}")
         for name, what, form in (("fp8", "fp8", FP8), ("int4", "4 bits", INT4))
     ),
     steps("int4-steps", 580, "README: steps with MTP of 4 bits, stock's kernels beside", f"{INT4} {FIXED} {PACKAGE} {STEPS}",
           f"{ONE} {POOL}"),
-    steps("int4-profile", 300, "what a step of 4 bits is made of, beside the card's floor, with Marlin's dense products and with ours",
+    steps("int4-profile", 300, "what a step of 4 bits is made of, beside the GPU's floor, with Marlin's dense products and with ours",
           f"{INT4} {PACKAGE} {MARLIN} --batches 1,32 --step-tokens 700,80 --rounds 1 --repetitions 1 --profile 1,8,32,80 --roofline",
           f"{ONE} {PROFILED}"),
     steps("int4-serve", 580, "README: a server of 4 bits, its long prefills with weights written out and by the kernels of few rows",

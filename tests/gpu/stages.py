@@ -140,7 +140,7 @@ STAGES = (
         "more-engine-tests", 400, "graphs, images, sampling, fast paths, FlashAttention-4",
         *engines("prefill_graph", "images", "sampling", "fast_paths", "fa4"),
     ),
-    tests("lora-tests", 300, "LoRA answers on a card, experts' adapters too", *engines("lora_gpu")),
+    tests("lora-tests", 300, "LoRA answers on a GPU, experts' adapters too", *engines("lora_gpu")),
     Stage(
         "quality", 400, "answers of the tiny models: stock, package, MTP",
         (("bash", "tests/gpu/quality.sh", f"{OUT}/quality"),), beside=True,
@@ -216,7 +216,7 @@ STAGES = (
         f'tests/gpu/test_dependent_launch_gpu.py -k "{FEW}"',
     ),
     bench(
-        "profiles", 330, "steps with and without MTP behind 500 tokens: kernel by kernel, beside the card's floor", "26b-a4b",
+        "profiles", 330, "steps with and without MTP behind 500 tokens: kernel by kernel, beside the GPU's floor", "26b-a4b",
         f"{SHARED} {STOCK} {PACKAGE} --arm plain-stock:stock --arm plain:package --batches 1,32,8,80 --step-tokens 500,80 --repetitions 3 "
         "--profile 1,32,8,80 --roofline", f"{SEVEN} --max-running-requests=80 --max-total-tokens=64000",
     ),
@@ -256,7 +256,7 @@ STAGES = (
     kernels("row-tiles", 90, "layouts of norms and rotation for many rows", "layer-parts --rows 8192 1024 --tune 8"),
     kernels("prefill-attention", 180, "prefill attention against SGLang's and FlashAttention-4", "prefill-attention --tune 10"),
     Stage(
-        "expert-gelu", 240, "the patch expert_gelu on a card: wrong without it, right with it",
+        "expert-gelu", 240, "the patch expert_gelu on a GPU: wrong without it, right with it",
         (("bash", "-c", f"{PYTHON} crash_repro/expert_gelu.py && ! {G}_WITHOUT=expert_gelu {PYTHON} crash_repro/expert_gelu.py"),),
     ),
     lora_steps("lora-e2b", 300, "e2b", "--arms stock base lora --separate", "tiny-e2b"),

@@ -14,7 +14,7 @@ from sglang_gemma4.kernels.norms.layer_tail import dual_tail
 from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
 from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 LAYERS, WIDTH, INNER, EXPERTS, HEADS, DIM = 6, 1024, 512, 16, 4, 256
 EPS = (1e-6, 1e-6, 1e-6)
@@ -83,7 +83,7 @@ def test_every_replay_has_the_bits_of_kernels_one_after_the_other(rows: int) -> 
     assert not torch.equal(expected[0][0], expected[1][0])
     dependent_launch.want(True)
     if dependent_launch.reason_against(inputs[0].device) is not None:
-        pytest.skip("this card launches kernels one after the other")
+        pytest.skip("this GPU launches kernels one after the other")
     for hidden, wanted in zip(inputs, expected, strict=True):
         for found, right in zip(step(hidden), wanted, strict=True):
             assert torch.equal(found, right), "outside a graph"

@@ -10,7 +10,7 @@ import torch
 from sglang_gemma4.kernels.attention import few_query_attention as op
 from tests.gpu.test_kernels import LAYERS
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 BATCHES = (1, 2, 3, 7, 8, 16, 31, 32, 64, 79, 80)
 

@@ -14,7 +14,7 @@ from tests.engine.test_oracle import Case
 from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 from tests.harness.inputs.drafting import MTP
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILY = "tiny-26b-a4b"
 BACKENDS = ("triton", "fa4")
@@ -28,7 +28,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @pytest.fixture(scope="module")
 def answers(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    if problem := flash_prefill.problem():
+    if problem := flash_prefill.reason_against():
         pytest.skip(problem)
     folder = tmp_path_factory.mktemp("engines")
 

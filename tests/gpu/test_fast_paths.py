@@ -15,7 +15,7 @@ from tests.gpu.test_gpu import FOLLOWED_SLACK, agreement, case_of, run_case
 from tests.harness.engine_fork import without
 from tests.harness.inputs.drafting import MTP
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 KERNELS = ("ATTENTION", "NORMS", "QKV", "EXPERTS", "FEW_ROW_LINEAR", "DEPENDENT_LAUNCH", "DENSE_OVERLAP")

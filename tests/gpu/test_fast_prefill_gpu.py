@@ -18,7 +18,7 @@ from tests.harness.inputs.drafting import MTP
 from tests.harness.instruments import row_counter
 from tests.harness.left_to_sglang import left
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILY, FIRST_SHARED = "tiny-e2b", 5
 DRAFT = {**MTP, "speculative_draft_model_path": f"{checkpoints.SHIPPED / FAMILY}-assistant"}

@@ -32,7 +32,7 @@ from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.transformers_oracle import Greedy, decode
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 # Where this sgl_kernel build has FlashAttention 3, SGLang takes it for the vision tower; the other backend is always there.
 HAS_FA3 = torch.cuda.is_available() and importlib.util.find_spec("sgl_kernel.flash_ops") is not None

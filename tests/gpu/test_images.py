@@ -13,14 +13,14 @@ from tests.harness.engine_fork import without
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.transformers_oracle import decode
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 SYNCS = {"TEST_INSTRUMENTS": "tests.gpu.vision_syncs:install"}
 ARMS: dict[str, dict[str, str]] = {
     "stock": without("image_masks", "batched_vision"),
     "ours": {**SYNCS, **without("image_transport")},
-    "ours on the card": SYNCS,
+    "ours on the GPU": SYNCS,
 }
 COUNTS = (1, 1, 2, 3, 6, 16)
 NARROW = ("flash_prefill", "")
@@ -90,4 +90,4 @@ def test_nothing_declined(family: str, answers: dict[Any, Any]) -> None:
         said = [(name, line) for name, lines in left(log).items() for line in lines.splitlines()]
         assert [one for one in said if not any(name in one[0] and part in one[1] for name, part in EXPECTED[family])] == []
         assert "ENCODED" in log
-        assert ("Using CUDA IPC for multimodal features" in log) is (arm == "ours on the card")
+        assert ("Using CUDA IPC for multimodal features" in log) is (arm == "ours on the GPU")

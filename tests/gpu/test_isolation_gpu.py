@@ -18,7 +18,7 @@ from tests.harness.engine_fork import Group
 from tests.harness.inputs.drafting import MTP, with_assistant
 from tests.harness.instruments.faults import SAID
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 TARGET = checkpoints.SHIPPED / "tiny-26b-a4b"
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},

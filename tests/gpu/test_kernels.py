@@ -12,7 +12,7 @@ from sglang_gemma4.kernels import dependent_launch
 from sglang_gemma4.kernels.attention import few_query_attention as op
 from sglang_gemma4.kernels.attention import prefill_attention as prefill
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 POISON = 1e4
 LAYERS = [(16, 8, 256, 1023), (16, 2, 512, -1), (8, 1, 256, 511), (8, 1, 512, -1), (32, 16, 256, 1023)]
@@ -149,7 +149,7 @@ def test_prefill_attention(
 )
 def test_flash_prefill(prefixes: list[int], tokens: list[int], heads: int, kv_heads: int, dim: int, window: int) -> None:
     """SGLang's FlashAttention-4 over keys put in order: both head dimensions, windows, several requests, prefixes."""
-    if problem := flash_prefill.problem():
+    if problem := flash_prefill.reason_against():
         pytest.skip(problem)
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 
@@ -187,7 +187,7 @@ def test_flash_attention_in_a_graph(rows: int, heads: int, kv_heads: int) -> Non
 
     Rows of running requests come first and are not written, nor those of nobody; what lies in the buffers from before does not count.
     """
-    if problem := flash_prefill.problem():
+    if problem := flash_prefill.reason_against():
         pytest.skip(problem)
     from sglang.kernels.ops.attention.flash_attention_v4 import flash_attn_varlen_func
 

@@ -11,7 +11,7 @@ from sglang_gemma4.kernels.norms.qkv_norm_rope import TokenTiles, qkv_norm_rope,
 from sglang_gemma4.kernels.norms.row_parts import RowTiles
 from sglang_gemma4.kernels.norms.triple_rmsnorm import triple_rmsnorm, triple_rmsnorm_reference
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 POISON = 1e4
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]

@@ -13,7 +13,7 @@ from sglang_gemma4.kernels.experts.grouped_experts import grouped_experts
 from sglang_gemma4.kernels.experts.prefill_experts import PrefillTile, Tiles, prefill_experts, tiles_for
 from sglang_gemma4.models.layers.expert_layers import aligned_blocks, many_token_experts
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8
 Weights = tuple[torch.Tensor, torch.Tensor]

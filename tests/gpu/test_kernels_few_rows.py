@@ -7,7 +7,7 @@ import torch
 
 from sglang_gemma4.kernels.dense.few_row_linear import counters, few_row_linear, few_row_linear_reference
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SHAPES = [(8192, 2816, False), (2816, 8192, False), (2112, 2816, True), (2816, 2112, False), (128, 2816, False), (6144, 1536, True)]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}

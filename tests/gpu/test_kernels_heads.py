@@ -8,7 +8,7 @@ import torch
 from sglang_gemma4.kernels.heads import centroid_argmax as centroid
 from sglang_gemma4.kernels.heads import head_argmax as head
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 VOCABULARY = 262144
 

@@ -16,7 +16,7 @@ from sglang_gemma4.kernels.weights import FP8, Grouped, Scaled, Weight, dequanti
 from sglang_gemma4.kernels.written_out import room_for, write_out
 from sglang_gemma4.models.layers.expert_layers import many_token_experts
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SHAPES = [(8192, 2816, False), (2816, 8192, False), (2112, 2816, True), (2816, 2112, False), (256, 1536, False), (6144, 1536, True)]
 HIDDEN, INNER, EXPERTS, TOPK = 2816, 704, 128, 8

@@ -15,7 +15,7 @@ from sglang_gemma4.kernels.kv_cache.store import store
 from sglang_gemma4.kernels.norms.qkv_norm_rope import qkv_norm_rope
 from tests.gpu.test_kernels import LAYERS
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 KINDS = {name: each.dtype for name, each in FORMATS.items()}
 if torch.cuda.is_available():
     KINDS = {name: each.dtype for name, each in FORMATS.items() if torch.cuda.get_device_capability() >= each.least_capability}
@@ -110,7 +110,7 @@ def test_prefill(heads: int, kv_heads: int, dim: int, window: int, dtype: torch.
 @every_layer
 def test_flash_attention(heads: int, kv_heads: int, dim: int, window: int, dtype: torch.dtype) -> None:
     """Behind a prefix and without, over keys put in order."""
-    if problem := flash_prefill.problem():
+    if problem := flash_prefill.reason_against():
         pytest.skip(problem)
     if dim not in flash_prefill.HEAD_DIMS:
         pytest.skip(f"no layer of this package has heads of {dim} there")

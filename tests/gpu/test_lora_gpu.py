@@ -20,7 +20,7 @@ from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles import reference
 from tests.harness.oracles.transformers_oracle import Greedy
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 NEW_TOKENS = 48
 LENGTHS = [20, 40, 60, 90, 150, 30, 70, 110]

@@ -16,7 +16,7 @@ from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group
 from tests.harness.inputs.drafting import MTP
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILY = "tiny-26b-a4b"
 PROMPTS = [[2] + [(7 * i + 31 * n + 5 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90, 20))]

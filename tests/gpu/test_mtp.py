@@ -15,7 +15,7 @@ from tests.gpu.test_gpu import run_case
 from tests.harness.engine_fork import Group, without
 from tests.harness.inputs.drafting import MTP
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILY = "tiny-26b-a4b"
 PROMPTS = [[2] + [(11 * i + 37 * n + 3 * n * i) % 700 + 300 for i in range(length - 1)] for n, length in enumerate((50, 90, 20))]

@@ -22,7 +22,7 @@ from tests.harness.engine_fork import Group
 from tests.harness.inputs.drafting import MTP
 from tests.harness.inputs.mtp_cases import greedy, timed
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SWITCH = "SGLANG_GEMMA4_PREFILL_BESIDE_VERIFY"
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
@@ -91,7 +91,7 @@ def test_forwards_are_joined_and_none_fails(kind: str, answers: Answers) -> None
     steps = joined(log)
     print(kind, steps)
     assert len(steps) >= 4, "three prompts, one of them in chunks"
-    assert "a joined forward failed" not in log
+    assert "a mixed batch failed" not in log
     assert not joined(answers[f"{kind} 0"][1])
 
 

@@ -20,7 +20,7 @@ from tests.harness.inputs.drafting import MTP
 from tests.harness.left_to_sglang import left
 from tests.harness.oracles.reference import text_prompts
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILIES = ("tiny-26b-a4b", "tiny-e2b")
 LENGTHS = [5, 37, 80, 150, 640]

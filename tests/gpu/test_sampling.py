@@ -20,7 +20,7 @@ from tests.harness.engine_fork import Group, without
 from tests.harness.inputs.drafting import MTP
 from tests.harness.oracles.reference import text_prompts
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 FAMILY = "tiny-26b-a4b"
 ANSWERS, TOKENS, COMPARED = 8000, 4, 3

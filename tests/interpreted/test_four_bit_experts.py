@@ -163,7 +163,7 @@ def test_what_a_chunk_s_experts_do_not_take() -> None:
 @pytest.mark.parametrize(
     ("w13", "says"),
     [
-        (Grouped(torch.zeros(4, 64, 32, dtype=torch.int8), torch.ones(4, 64, 2)), "4-bit levels in torch.int8"),
+        (Grouped(torch.zeros(4, 64, 32, dtype=torch.int8), torch.ones(4, 64, 2)), "4-bit values in torch.int8"),
         (
             Grouped(torch.zeros(4, 64, 32, dtype=torch.uint8), torch.ones(4, 64, 2).half()),
             "scales of torch.float16 for x of torch.float32",

@@ -104,11 +104,11 @@ def test_experts(shape: tuple[int, int, int, int, int], per_output: bool) -> Non
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda one: Scaled(one.levels.float(), one.scale), "levels of torch.float32 with scales of torch.float32"),
+        (lambda one: Scaled(one.levels.float(), one.scale), "quantised values of torch.float32 with scales of torch.float32"),
         (lambda one: Scaled(one.levels, one.scale.double()), "scales of torch.float64"),
         (lambda one: Scaled(one.levels, one.scale, 64), "fp8 in blocks of 64; 128 are supported"),
-        (lambda one: Scaled(one.levels, one.scale, 128), r"scales \(48,\) for levels \(48, 64\)"),
-        (lambda one: Scaled(one.levels, one.scale[:-1]), r"scales \(47,\) for levels \(48, 64\)"),
+        (lambda one: Scaled(one.levels, one.scale, 128), r"scales \(48,\) for quantised values \(48, 64\)"),
+        (lambda one: Scaled(one.levels, one.scale[:-1]), r"scales \(47,\) for quantised values \(48, 64\)"),
         (lambda one: one.levels, "the weight is torch.float8_e4m3fn and x torch.float32"),
     ],
 )
@@ -125,5 +125,5 @@ def test_experts_of_another_type_are_named() -> None:
 
 
 def test_another_number_of_scales_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"7 scales for levels \(48, 64\); 48 or 1 are supported"):
+    with pytest.raises(ValueError, match=r"7 scales for quantised values \(48, 64\); 48 or 1 are supported"):
         scaled(torch.zeros(48, 64).to(FP8), torch.ones(7))

@@ -337,4 +337,4 @@ def test_sizes_of_one_key() -> None:
     for first, last in ((513, 768), (769, 1024), (1025, 1536)):
         assert len({times._key(size) for size in (first, last)}) == 1
     assert len({times._key(size) for size in ladder(2048)}) == len(ladder(2048))
-    assert "joined steps by rows: 1024: 21.0" in str(Card(2.0).plain(80).learn(80).admission).replace("512: 21.0, ", "")
+    assert "mixed batches by rows: 1024: 21.0" in str(Card(2.0).plain(80).learn(80).admission).replace("512: 21.0, ", "")

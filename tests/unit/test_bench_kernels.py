@@ -28,7 +28,7 @@ def slept(seconds: float, value: float, rows: int = 4) -> torch.Tensor:
 
 
 def broken() -> None:
-    raise RuntimeError("out of resources:\n shared memory | of a card")
+    raise RuntimeError("out of resources:\n shared memory | of a GPU")
 
 
 def make(place: Place, rows: int) -> Row | None:
@@ -61,7 +61,7 @@ def test_ways_are_timed_in_turn_and_stand_beside_the_floor(tmp_path: Path) -> No
     assert float(ours[4].split()[0]) < 0.9
     assert (stock[5], cells[5][5]) == ("5.00", "5.00"), "the arithmetic takes longer than the bytes at 4 and at 8 rows"
     assert ours[6] == "0"
-    assert library[2] == "RuntimeError: out of resources: shared memory / of a card"
+    assert library[2] == "RuntimeError: out of resources: shared memory / of a GPU"
     header, *lines = [json.loads(line) for line in raw.read_text().splitlines()]
     assert header["kind"] == "header"
     assert {"commit", "sources", "torch", "triton"} <= set(header["versions"])
@@ -108,10 +108,10 @@ def test_a_dry_run_fails_where_ours_does_not_compute_or_ways_disagree(value: flo
     said: list[str] = []
 
     def row(place: Place) -> Row:
-        return Row({"SGLang": partial(slept, 0, 1.0), "needs a card": broken, "ours": ours or partial(slept, 0, value)}, 1)
+        return Row({"SGLang": partial(slept, 0, 1.0), "needs a GPU": broken, "ours": ours or partial(slept, 0, value)}, 1)
 
     assert dry_run(Case("case", "", {}, row), True, said.append) is well
-    assert "needs a card: not computed here: RuntimeError" in said[2]
+    assert "needs a GPU: not computed here: RuntimeError" in said[2]
 
 
 def test_a_way_that_leaves_a_shared_output_unwritten_is_found() -> None:

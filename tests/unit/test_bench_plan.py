@@ -224,6 +224,6 @@ def test_weights_are_shared_among_arms_that_are_up_together(capsys: pytest.Captu
 def test_a_card_without_shared_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
     """Here there is no card at all, which is one way not to map each other's memory."""
     if torch.cuda.is_available():
-        pytest.skip("a card's processes can map each other's memory")
+        pytest.skip("a GPU's processes can map each other's memory")
     with pytest.raises(ValueError, match=r"cannot map each other's memory \(.*(CUDA|NVIDIA).*\); leave --share-weights out"):
-        command.in_a_process(mapping.__name__, "processes on this card cannot map each other's memory", "--share-weights")
+        command.in_a_process(mapping.__name__, "processes on this GPU cannot map each other's memory", "--share-weights")

@@ -299,14 +299,14 @@ def test_a_pass_waits_for_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def say(line: str) -> None:
         """The limit passes once the wait was said, however long the stub took to start on a busy machine."""
         said.append(line)
-        late[0] += 1000.0 * ("waiting for the card" in line)
+        late[0] += 1000.0 * ("waiting for the GPU" in line)
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0], sleep=time.sleep)
     with lock.open("a") as held, monkeypatch.context() as patch:
         patch.setattr(step_engine, "time", clock)
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not runner.run(whole, {}, None, 900.0, say)
-    assert [line for line in said if "waiting for the card" in line]
+    assert [line for line in said if "waiting for the GPU" in line]
     assert tasks_of(records.read(whole.raw)) == []
     assert runner.run(whole, {}, None, None, said.append)
     assert tasks_of(records.read(whole.raw)) == [("a", ("step", 1, -1)), ("a", ("step", 1, 0))]

@@ -37,38 +37,38 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_by_itself_only_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert beside_reasons.unasked_problem(runner()) is None
-    assert "dense model" in str(beside_reasons.unasked_problem(runner(moe=False)))
-    assert "no card" in str(beside_reasons.unasked_problem(runner(device="cpu")))
-    assert "a quantised KV cache" in str(beside_reasons.unasked_problem(runner(cache=torch.int8)))
-    assert "--enable-unified-memory" in str(beside_reasons.unasked_problem(runner(unified=True)))
-    assert "no graphs" in str(beside_reasons.ungraphed_problem(runner()))
+    assert beside_reasons.reason_against_unasked(runner()) is None
+    assert "dense model" in str(beside_reasons.reason_against_unasked(runner(moe=False)))
+    assert "no GPU" in str(beside_reasons.reason_against_unasked(runner(device="cpu")))
+    assert "a quantised KV cache" in str(beside_reasons.reason_against_unasked(runner(cache=torch.int8)))
+    assert "--enable-unified-memory" in str(beside_reasons.reason_against_unasked(runner(unified=True)))
+    assert "no graphs" in str(beside_reasons.reason_against_ungraphed(runner()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    assert "no card" in str(beside_reasons.unasked_problem(runner()))
+    assert "no GPU" in str(beside_reasons.reason_against_unasked(runner()))
 
 
 @pytest.mark.parametrize("name", [switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP])
 def test_everywhere_where_the_operator_asks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "1" if name == switches.BESIDE else "3")
-    assert beside_reasons.unasked_problem(runner(moe=False, device="cpu")) is None
-    assert beside_reasons.unasked_problem(runner(cache=torch.int8)) is None
-    assert beside_reasons.unasked_problem(runner(unified=True)) is None
-    assert beside_reasons.ungraphed_problem(runner()) is None
+    assert beside_reasons.reason_against_unasked(runner(moe=False, device="cpu")) is None
+    assert beside_reasons.reason_against_unasked(runner(cache=torch.int8)) is None
+    assert beside_reasons.reason_against_unasked(runner(unified=True)) is None
+    assert beside_reasons.reason_against_ungraphed(runner()) is None
 
 
 @pytest.mark.parametrize("word", switches.POLICY_WORDS)
 def test_a_policy_asks_for_nothing(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(switches.BESIDE_GAP, word)
-    assert "dense model" in str(beside_reasons.unasked_problem(runner(moe=False)))
+    assert "dense model" in str(beside_reasons.reason_against_unasked(runner(moe=False)))
 
 
 def test_over_a_host_cache_only_where_the_operator_asks(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.enable_hierarchical_cache = True
-    assert beside_reasons.tier_problem() is None
+    assert beside_reasons.reason_against_tier() is None
     said = f"--enable-hierarchical-cache, over which it was not measured ({switches.BESIDE}=1 turns it on)"
-    assert beside_reasons.unasked_problem(runner()) == said
+    assert beside_reasons.reason_against_unasked(runner()) == said
     monkeypatch.setenv(switches.BESIDE, "1")
-    assert beside_reasons.unasked_problem(runner()) is None
+    assert beside_reasons.reason_against_unasked(runner()) is None
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_over_a_host_cache_only_where_the_operator_asks(memory: Any, monkeypatch
 )
 def test_other_tiers_are_declined_by_name(given: dict[str, Any], flag: str, memory: Any) -> None:
     vars(memory).update(enable_hierarchical_cache=True, **given)
-    assert beside_reasons.tier_problem() == f"{flag}: a tier of KV with which no forwards were joined"
+    assert beside_reasons.reason_against_tier() == f"{flag}: a tier of KV with which no mixed batch was run"
 
 
 def test_a_storage_backend_may_come_while_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = SimpleNamespace(enable_hicache_storage=False)
-    monkeypatch.setattr(beside_reasons, "_fixed_problem", lambda _scheduler: None)
-    assert beside_reasons.server_problem(scheduler) is None
+    monkeypatch.setattr(beside_reasons, "_reason_against_fixed", lambda _scheduler: None)
+    assert beside_reasons.reason_against_server(scheduler) is None
     scheduler.enable_hicache_storage = True
-    assert beside_reasons.server_problem(scheduler) == "a storage backend of HiCache, with which no forwards were joined"
+    assert beside_reasons.reason_against_server(scheduler) == "a storage backend of HiCache, with which no mixed batch was run"
 
 
 def test_no_trial_in_turn_with_a_prefill_that_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sglang_gemma4.diagnostics import doctor
 from sglang_gemma4.start import bytecode, table
 
-PROGRAM = "from sglang_gemma4.start import bytecode; print(bytecode.problem())"
+PROGRAM = "from sglang_gemma4.start import bytecode; print(bytecode.reason_against())"
 FOUND = find_spec("sglang")
 assert FOUND is not None
 assert FOUND.submodule_search_locations
@@ -28,7 +28,7 @@ def said(folder: Path, **environment: str) -> str:
 def test_where_nothing_is_kept_it_says_what_to_run(tmp_path: Path) -> None:
     message = said(tmp_path, PYTHONDONTWRITEBYTECODE="1")
     assert message == (
-        "SGLang's bytecode is nowhere and not kept (PYTHONDONTWRITEBYTECODE is set): each process compiles its modules anew. Run once: "
+        "SGLang's bytecode is nowhere and not kept (PYTHONDONTWRITEBYTECODE is set): each process compiles its modules again. Run once: "
         f"python -m compileall -q -j 0 {SOURCE.parents[2]}"
     )
     assert said(tmp_path) == "None", "the first start keeps it"
@@ -44,14 +44,14 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # root may write everywhere
-    assert f"({tmp_path} cannot be written)" in str(bytecode.problem())
+    assert f"({tmp_path} cannot be written)" in str(bytecode.reason_against())
 
 
 def test_doctor_and_the_start_table_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert "  slow starts        SGLang's bytecode is nowhere" in doctor.installation_text(doctor.installation())
-    shown = table.lines({"seconds": 10.0, "parts": [], "bytecode": bytecode.problem()})
+    shown = table.lines({"seconds": 10.0, "parts": [], "bytecode": bytecode.reason_against()})
     assert shown[-1].startswith("  SGLang's bytecode is nowhere and not kept")
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert "slow starts" not in doctor.installation_text(doctor.installation())

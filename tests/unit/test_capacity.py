@@ -202,7 +202,7 @@ def test_formats_take_their_bytes() -> None:
     assert saved / 1e9 == pytest.approx(24.4, rel=0.03)
     assert plain - int4 == pytest.approx(saved * (2 - 0.5625), rel=0.01), "tensors are rounded up"
     assert model_bytes.need("e2b", form=FORMATS["fp8-dynamic"]).draft == model_bytes.need("e2b").draft
-    with pytest.raises(ValueError, match="groups of 128 do not divide intermediate_size 2112 of 26b-a4b; its products take fp8-dynamic"):
+    with pytest.raises(ValueError, match="groups of 128 do not divide intermediate_size 2112 of 26b-a4b; its GEMMs take fp8-dynamic"):
         model_bytes.need("26b-a4b", form=FORMATS["w4a16-g128"])
 
 
@@ -247,7 +247,7 @@ def test_a_row_for_each_format_that_divides_the_model(table: Table, capsys: pyte
     rows = [row for row in table(*words, "all") if row["engine"] == "package"]
     assert [row["quantization"] for row in rows] == ["bfloat16", "fp8-dynamic", "fp8-static", "w4a16-g32", "w4a16-asym-g32"]
     assert "too few for weights" in rows[0]["problem"]
-    assert rows[3]["full_tokens"] > 50_000, "4 bits fit a card of 32 GB"
+    assert rows[3]["full_tokens"] > 50_000, "4 bits fit a GPU of 32 GB"
     assert cli.main(["capacity", *words, "fp8-block"]) == 2
     assert "blocks of 128 do not divide" in capsys.readouterr().err
 

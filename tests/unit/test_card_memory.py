@@ -87,7 +87,7 @@ def test_prefill_attention(laid_out: Card, layer: tuple[int, int, int, int]) -> 
     heads, kv_heads, dim, window = layer
     q, k, buffer = empty(256, heads, dim), empty(256, kv_heads, dim), empty(SLOTS, kv_heads, dim)
     reach = torch.zeros(256, dtype=torch.int32)
-    assert limits.prefill_reason(q, k, k, buffer, buffer, torch.empty_like(q)) is None
+    assert limits.reason_against_prefill(q, k, k, buffer, buffer, torch.empty_like(q)) is None
     prefill_attention.prefill_attention(
         q, k, k, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), 1.0,
         out=torch.empty_like(q), longest=256, window=window, reach=reach,
@@ -106,7 +106,7 @@ def test_verify_and_decode_attention(laid_out: Card, layer: tuple[int, int, int,
     heads, kv_heads, dim, window = layer
     q, new, buffer = empty(queries, heads, dim), empty(queries, kv_heads, dim), empty(SLOTS, kv_heads, dim)
     fresh = {"k_new": new, "v_new": new} if queries > 1 else {}
-    reason = limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), queries, *(fresh.values() or (None, None)))
+    reason = limits.reason_against_few_query(q, buffer, buffer, torch.empty_like(q), queries, *(fresh.values() or (None, None)))
     if reason is None:
         few_query_attention.few_query_attention(
             q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2, **fresh
@@ -299,14 +299,14 @@ def test_cards_with_too_little_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     turing = Card(64 * KIB, holds=False)
     for module in (limits, card):
         monkeypatch.setattr(module, "card", lambda device: turing)
-    said = "a program may have 65,536 bytes of the card's shared memory; 101,376 are needed"
+    said = "a program may have 65,536 bytes of the GPU's shared memory; 101,376 are needed"
     assert head_argmax.reason_against(empty(1, 64), empty(512, 64)) == said
     assert few_row_linear.reason_against(empty(1, 64), empty(512, 64)) == said
     w13, w2, weights = empty(4, 128, 64), empty(4, 64, 64), empty(1, 2, dtype=torch.float32)
     assert gated_experts.reason_against(empty(1, 64), w13, w2, weights, torch.zeros(1, 2, dtype=torch.int32)) == said
     q, buffer = empty(1, 8, 512), empty(16, 1, 512)
-    assert limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), 1, None, None) is None
-    reason = limits.prefill_reason(empty(1, 64, 512), buffer, buffer, buffer, buffer, empty(1, 64, 512))
+    assert limits.reason_against_few_query(q, buffer, buffer, torch.empty_like(q), 1, None, None) is None
+    reason = limits.reason_against_prefill(empty(1, 64, 512), buffer, buffer, buffer, buffer, empty(1, 64, 512))
     assert reason is not None
     assert "no tile for 64 query heads a KV head of 512 in torch.bfloat16 fits the 65,536 bytes" in reason
     assert prompt_tile(8, 512, 512, torch.float16, turing) is not None

@@ -279,7 +279,7 @@ def test_the_list_and_wrong_words(tmp_path: Path, capsys: pytest.CaptureFixture[
     for words, message in (
         ([], "name a FOLDER"),
         ([str(tmp_path), "nothing"], "no stage is called nothing"),
-        ([str(tmp_path)], "need a card"),
+        ([str(tmp_path)], "need a GPU"),
     ):
         monkeypatch.setenv("PATH", str(tmp_path))
         with pytest.raises(SystemExit):

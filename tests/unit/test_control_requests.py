@@ -140,7 +140,7 @@ def test_which_handlers_are_guarded() -> None:
     ],
 )
 def test_an_open_server(host: str | None, keys: tuple[bool, bool], is_open: bool) -> None:
-    said = open_server.problem(host, 30000, *keys)
+    said = open_server.reason_against(host, 30000, *keys)
     assert (said is not None) is is_open
     assert said is None or ("--admin-api-key" in said and "--api-key" in said and f"{host}:30000" in said)
 

@@ -210,7 +210,7 @@ def test_without_the_switch_nothing_waits(compiled: dict[str, str], call: Callab
 
 
 @pytest.mark.parametrize(
-    ("capability", "said"), [((8, 9), "the card's compute capability is 8.9; 9.0 and later are supported"), ((9, 0), None), ((12, 0), None)]
+    ("capability", "said"), [((8, 9), "the GPU's compute capability is 8.9; 9.0 and later are supported"), ((9, 0), None), ((12, 0), None)]
 )
 def test_cards_that_cannot_are_named(capability: tuple[int, int], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     dependent_launch.reason_against.cache_clear()

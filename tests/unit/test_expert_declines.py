@@ -317,7 +317,7 @@ def test_chunks_of_four_bits_are_taken_between_steps_and_what_is_written_out() -
 def test_no_room_is_taken_where_nothing_is_written_out(older: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if older:
         monkeypatch.setenv("TRITON_INTERPRET", "1")
-        monkeypatch.setattr(expert_layers, "reason_against_card", lambda device: "the card's compute capability is 8.9")
+        monkeypatch.setattr(expert_layers, "reason_against_card", lambda device: "the GPU's compute capability is 8.9")
     layer = four_bits()
     expert_layers.take_many(layer, "gelu_pytorch_tanh")
     assert layer.run_moe_core.room is None
@@ -338,7 +338,7 @@ def test_sglang_s_alignment_is_read_as_blocks(monkeypatch: pytest.MonkeyPatch) -
     assert blocks.count.dtype == torch.int32
 
 
-@pytest.mark.parametrize(("card", "ranks", "said"), [(False, 1, "there is no CUDA card"), (True, 2, "--tp-size 2"), (True, 1, None)])
+@pytest.mark.parametrize(("card", "ranks", "said"), [(False, 1, "there is no CUDA GPU"), (True, 2, "--tp-size 2"), (True, 1, None)])
 def test_where_the_dense_ffn_stays_before_the_experts(card: bool, ranks: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[Any] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: card)

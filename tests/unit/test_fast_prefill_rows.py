@@ -90,11 +90,11 @@ class HybridAttnBackend:
 
 
 def problem(given: dict[str, Any]) -> str | None:
-    return read_rows.batch_problem(9, batch(**given))
+    return read_rows.reason_against_batch(9, batch(**given))
 
 
 def on(backend: Any) -> str | None:
-    return read_rows.backend_problem(backend, torch.float32)
+    return read_rows.reason_against_backend(backend, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_models_that_prefill_through_all_layers(
     own: dict[str, Any], around: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process(monkeypatch, **around)
-    assert read_rows.model_problem(model(**own)) == said
+    assert read_rows.reason_against_model(model(**own)) == said
 
 
 def test_pipeline_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     process(monkeypatch)
     split = model()
     split.pp_group.world_size = 2
-    assert read_rows.model_problem(split) == "the layers are split over 2 pipeline stages"
+    assert read_rows.reason_against_model(split) == "the layers are split over 2 pipeline stages"
 
 
 @pytest.mark.parametrize("mode", [ForwardMode.DECODE, ForwardMode.TARGET_VERIFY, ForwardMode.IDLE, ForwardMode.DRAFT_EXTEND_V2])

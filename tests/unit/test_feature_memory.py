@@ -88,7 +88,7 @@ def test_nothing_is_given_where_nothing_is_taken(found: dict[str, Found], case: 
     stock, ours = found["stock"][case], found["ours"][case]
     assert (ours["bytes"], ours["tokens"]) == (stock["bytes"], stock["tokens"])
     assert not ours["said"]
-    assert ours["reason"] == "image features take none of the card's memory"
+    assert ours["reason"] == "image features take none of the GPU's memory"
 
 
 def test_the_operator_s_reserve_stands(found: dict[str, Found]) -> None:

@@ -83,7 +83,7 @@ def test_deterministic_inference_keeps_sglang_s_products(deterministic: bool, mo
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: flags)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(build, "decline", lambda name, message: heard.append(message))
-    monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.problem_here", lambda: "one rank of a test")
+    monkeypatch.setattr("sglang_gemma4.models.schedule.dense_beside_experts.reason_against_this_server", lambda: "one rank of a test")
     model = decoder_layer(experts=False)
     build.replace_products(model)
     assert isinstance(model.o_proj.quant_method, FewRowLinear) is not deterministic

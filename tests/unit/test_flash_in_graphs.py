@@ -205,7 +205,7 @@ def test_long_prompts_stay_in_graphs_that_have_it() -> None:
 
     def problem(rows: int, prefix: int) -> str | None:
         batch = SimpleNamespace(extend_prefix_lens_cpu=[prefix], extend_seq_lens_cpu=[rows], contains_mm_inputs=lambda: False)
-        found: str | None = whole.problem_with(SimpleNamespace(rows=rows, batch=batch), SimpleNamespace(rows=8))
+        found: str | None = whole.reason_against(SimpleNamespace(rows=rows, batch=batch), SimpleNamespace(rows=8))
         return found
 
     whole.kinds = SimpleNamespace(fits=fits, flashes=lambda size: flash() if size >= 1024 else None)

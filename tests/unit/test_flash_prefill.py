@@ -46,8 +46,8 @@ def test_layers_that_are_not_taken(given: States, cached: int, said: str | None)
 @pytest.mark.parametrize(
     ("card", "imported", "said"),
     [
-        (None, True, "there is no CUDA card"),
-        ((10, 0), True, "the card's compute capability is 10.0; 9.x is supported"),
+        (None, True, "there is no CUDA GPU"),
+        ((10, 0), True, "the GPU's compute capability is 10.0; 9.x is supported"),
         ((9, 0), False, "FlashAttention-4 cannot be imported: no cutlass"),
         ((9, 0), True, None),
     ],
@@ -57,7 +57,7 @@ def test_processes_that_cannot(card: tuple[int, int] | None, imported: bool, sai
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: card)
     monkeypatch.setattr(flash_attention_v4, "_flash_attn_varlen_func", print if imported else None)
     monkeypatch.setattr(flash_attention_v4, "_flash_attn_import_error", "no cutlass")
-    assert flash_prefill.problem() == said
+    assert flash_prefill.reason_against() == said
 
 
 class Runner(SimpleNamespace):
@@ -75,7 +75,7 @@ class Runner(SimpleNamespace):
 @pytest.mark.parametrize(
     ("runner", "ours", "possible", "said"),
     [
-        (Runner(), True, "there is no CUDA card", "there is no CUDA card"),
+        (Runner(), True, "there is no CUDA GPU", "there is no CUDA GPU"),
         (Runner(), False, None, "prefill_attention is off"),
         (Runner(draft=True), True, None, None),
         (Runner("LlamaForCausalLM"), True, None, None),
@@ -110,7 +110,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
         ("decode", False, torch.bfloat16, "another server prefills"),
         ("null", True, torch.bfloat16, "--enable-deterministic-inference"),
         ("null", False, torch.float8_e4m3fn, "the KV cache is torch.float8_e4m3fn, the model torch.bfloat16"),
-        ("null", False, torch.int8, "over a quantised KV cache it was on no card yet"),
+        ("null", False, torch.int8, "over a quantised KV cache it was on no GPU yet"),
         ("null", False, torch.uint8, None),  # levels that this package's backend reads, and the switch is set
     ],
 )

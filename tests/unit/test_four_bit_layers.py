@@ -128,13 +128,13 @@ def test_copies_are_made_once_and_for_more_rows_than_ours_takes(calls: list[tupl
     assert calls[2:] == [("rows", ROWS)] * 2
     assert model.proj.scheme.room is None
     (fact,) = patching.declare._outcomes[four_bit_layers.COPIES].facts
-    assert "0.0 GiB of the card" in fact
+    assert "0.0 GiB of the GPU" in fact
 
 
 @pytest.mark.parametrize(
     ("load_format", "fraction", "reason"),
     [
-        ("auto", 0.5, "copies of all 4-bit dense weights take 0.0 GiB, more than 1/16 of this server's 0.0 GiB of the card"),
+        ("auto", 0.5, "copies of all 4-bit dense weights take 0.0 GiB, more than 1/16 of this server's 0.0 GiB of the GPU"),
         ("sharded_state", 1.0, "--load-format sharded_state, with which tensors may come after layers were finished"),
     ],
 )
@@ -200,7 +200,7 @@ def test_what_marlin_keeps(weights: dict[str, Any], said: str) -> None:
     assert not layer.scheme.as_loaded
     (note,) = patching.declare._outcomes["four_bit_linear"].notes
     assert said in note
-    assert "CompressedTensorsWNA16" in str(few_row_linear.linear_problem(layer))
+    assert "CompressedTensorsWNA16" in str(few_row_linear.reason_against_linear(layer))
 
 
 @pytest.mark.parametrize("value", ["65", "-4", "all"])

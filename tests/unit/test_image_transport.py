@@ -42,7 +42,7 @@ def test_on_one_cuda_machine_features_stay_on_the_card(monkeypatch: pytest.Monke
         ({"mm_feature_transport": "cpu"}, []),
         ({"nnodes": 2}, ["--nnodes 2"]),
         ({"tp_size": 2}, ["--tp-size 2"]),
-        ({"mib": 24_564}, ["the card has 24 GiB, and they would take 2.4; --mm-feature-transport cuda_ipc has them stay there"]),
+        ({"mib": 24_564}, ["the GPU has 24 GiB, and they would take 2.4; --mm-feature-transport cuda_ipc has them stay there"]),
         ({"disaggregation_mode": "prefill"}, ["--disaggregation-mode prefill"]),
         ({"encoder_only": True}, ["--encoder-only"]),
         ({"language_model_only": True}, []),

@@ -31,7 +31,7 @@ def test_prefill(laid_out: Card, dtype: torch.dtype, layer: tuple[int, int, int,
     heads, kv_heads, dim, window = layer
     q, buffer = empty(256, heads, dim), empty(SLOTS, kv_heads, dim, dtype=dtype)
     beside = scales(dtype, kv_heads)
-    assert limits.prefill_reason(q, buffer, buffer, buffer, buffer, torch.empty_like(q), *beside.values(), levels=True) is None
+    assert limits.reason_against_prefill(q, buffer, buffer, buffer, buffer, torch.empty_like(q), *beside.values(), levels=True) is None
     prefill_attention.prefill_attention(
         q, buffer, buffer, buffer, buffer, indptr(0, 256), indptr(0, 64), torch.arange(64), 1.0, out=torch.empty_like(q), longest=256,
         window=window, reach=torch.zeros(256, dtype=torch.int32), new_slots=torch.arange(256), **beside,
@@ -45,7 +45,7 @@ def test_verify_and_decode(laid_out: Card, dtype: torch.dtype, layer: tuple[int,
     heads, kv_heads, dim, window = layer
     q, buffer = empty(queries, heads, dim), empty(SLOTS, kv_heads, dim, dtype=dtype)
     beside = scales(dtype, kv_heads)
-    reason = limits.few_query_reason(q, buffer, buffer, torch.empty_like(q), queries, None, None, *beside.values(), levels=True)
+    reason = limits.reason_against_few_query(q, buffer, buffer, torch.empty_like(q), queries, None, None, *beside.values(), levels=True)
     assert reason is None
     few_query_attention.few_query_attention(
         q, buffer, buffer, indptr(0, 9), torch.arange(9), 1.0, out=torch.empty_like(q), queries=queries, window=window, parts=2,

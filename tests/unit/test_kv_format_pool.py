@@ -234,8 +234,8 @@ def test_a_verify_step_sees_no_image_of_the_last_prefill(mode: str, masked: bool
     from sglang_gemma4.attention.image_masks import ImageAttention
 
     seen: list[Any] = []
-    monkeypatch.setattr(quantised, "few_query_reason", lambda *_, **__: "a test")
-    monkeypatch.setattr(quantised, "prefill_reason", lambda *_, **__: None)
+    monkeypatch.setattr(quantised, "reason_against_few_query", lambda *_, **__: "a test")
+    monkeypatch.setattr(quantised, "reason_against_prefill", lambda *_, **__: None)
     monkeypatch.setattr(quantised, "prefill_attention", lambda *_, **given: seen.append(given["reach"]))
     monkeypatch.setattr(KVWriteLoc, "for_batch", lambda *_, **__: SimpleNamespace(loc=torch.arange(4), swa_loc=None))
     reach = torch.zeros(4, dtype=torch.int32)

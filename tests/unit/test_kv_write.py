@@ -244,7 +244,7 @@ def test_attention_writes_what_the_launch_does_not(
             attended.append(save_kv_cache)
             return X
 
-    monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: None)
+    monkeypatch.setattr(qkv_rope, "reason_against", lambda *_: None)
     monkeypatch.setattr(qkv_norm_rope, "qkv_norm_rope", kernel)
     pool, batch, layer = one_pool(), batch_with(), Attention()
     vars(layer).update(vars(layer_with(1)))
@@ -265,7 +265,7 @@ def test_attention_writes_what_the_launch_does_not(
 
 def test_without_our_launch_it_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(qkv_rope, "problem_with", lambda *_: "Triton does not run on cpu")
+    monkeypatch.setattr(qkv_rope, "reason_against", lambda *_: "Triton does not run on cpu")
     for asked in (True, True, False):
         kv_write.want(asked)
         forwards.normed_and_rotated(lambda *_: X, None, None, X, None)

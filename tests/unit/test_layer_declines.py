@@ -169,19 +169,19 @@ def test_norms_and_rotation(change: dict[str, Any], positions: torch.Tensor, sai
 def test_what_they_take_has_no_reason() -> None:
     layer = layer_with()
     after = decoder_layer.AfterAttention.of(layer)
-    assert after.problem_with(read_of(layer), PLAIN, X, X, "", None) is None
-    assert decoder_layer.tail_problem(layer, X, X) is None
-    assert decoder_layer.ple_problem(layer_with(enable_moe_block=False), X, X, X) is None
-    assert qkv_rope.problem_with(attention_with(), torch.arange(2), X) is None
+    assert after.reason_against(read_of(layer), PLAIN, X, X, "", None) is None
+    assert decoder_layer.reason_against_tail(layer, X, X) is None
+    assert decoder_layer.reason_against_ple(layer_with(enable_moe_block=False), X, X, X) is None
+    assert qkv_rope.reason_against(attention_with(), torch.arange(2), X) is None
 
 
 def test_where_no_kernel_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert decoder_layer.tensor_problem(X) == ON_CPU
+    assert decoder_layer.reason_against_tensor(X) == ON_CPU
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert decoder_layer.tensor_problem(X) is None
+    assert decoder_layer.reason_against_tensor(X) is None
     with monkeypatch.context() as patch:
         patch.setattr(decoder_layer, "is_batch_invariant_mode_enabled", lambda: True)
-        assert "deterministic inference" in str(decoder_layer.tensor_problem(X))
+        assert "deterministic inference" in str(decoder_layer.reason_against_tensor(X))
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert "torch.compile" in str(decoder_layer.tensor_problem(X))
+        assert "torch.compile" in str(decoder_layer.reason_against_tensor(X))

@@ -41,7 +41,7 @@ TONE = (0.2 * numpy.sin(numpy.arange(16_000) / 6)).astype("float32")
         (sound(TONE[:0]), "it is empty"),
         (sound(numpy.where(numpy.arange(16_000) == 9, numpy.nan, TONE)), "no numbers"),
         (sound(TONE.clip(-1, 0) + numpy.float32("inf")), "no numbers"),
-        (sound(TONE[:400], 1), "400.0 s long and a sound may be 300 s"),
+        (sound(TONE[:400], 1), "400.0 s long and a clip may be 300 s"),
         (sound(TONE[:100], 9001), "9001 samples a second"),
         (sound(numpy.zeros(16_000 * 400, "int16"), form="FLAC"), "400.0 s long"),
         (sound(TONE)[:40], "Could not decode audio"),

@@ -91,7 +91,7 @@ def test_an_80_gb_card_gets_more_kv_than_by_sglang_s_rule() -> None:
     stock = reserve.sglang_fraction(H100 * MIB, 8192, 64, len(LADDER), config_of("26b-a4b").vision_config)
     assert stock == pytest.approx(0.763, abs=0.002)
     assert 0.88 < found < 0.93
-    with pytest.raises(ValueError, match=r"90.0 GiB are to be kept of a card with 78.4 GiB free; take a smaller chunk or model"):
+    with pytest.raises(ValueError, match=r"90.0 GiB are to be kept of a GPU with 78.4 GiB free; take a smaller chunk or model"):
         reserve.fraction(90 * GIB, H100 * MIB)
 
 
@@ -153,7 +153,7 @@ def test_it_applies_only_where_it_is_asked_for(found: dict[str, tuple[float, lis
     assert found["typed"][0] == 0.7
     assert found["typed"][2] == "--mem-fraction-static 0.7 was given"
     assert found["llama"][2] == "the model is not a Gemma 4"
-    assert found["cpu"][2] == "the device is cpu, not a CUDA card"
+    assert found["cpu"][2] == "the device is cpu, not a CUDA GPU"
     assert found["pp"][2] == "only tensor parallelism on one machine is calculated"
     assert all(not found[name][1] for name in ("typed", "llama", "cpu", "pp"))
 

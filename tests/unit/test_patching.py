@@ -292,8 +292,8 @@ def test_another_sglang_version_applies_nothing(upstream: types.ModuleType, monk
 
 
 def test_a_patch_may_decline_with_a_reason() -> None:
-    found = outcome(patch_of(declines=lambda _: "no card here"))
-    assert (found.state, found.reason) == ("declined", "no card here")
+    found = outcome(patch_of(declines=lambda _: "no GPU here"))
+    assert (found.state, found.reason) == ("declined", "no GPU here")
 
 
 def test_a_note_is_kept_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ def problem(
 @pytest.mark.parametrize("size", ["26b-a4b", "31b", "12b", "e2b", "e4b"])
 def test_what_divides_the_model_is_let_through_on_a_hopper_and_on_the_cpu_engine(size: str) -> None:
     for name, form in FORMATS.items():
-        if quantisation.size_problem(real_sizes.target(size)["text_config"], form) is None:
+        if quantisation.reason_against_size(real_sizes.target(size)["text_config"], form) is None:
             assert problem(config(size, name)) is None
             assert problem(config(size, name), None, cpu=True) is None
     assert problem(config(size), quantization="fp8") is None
@@ -119,8 +119,8 @@ FP8_OF_QUARK = {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, "input
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, H100, "blocks that divide moe_intermediate_size, which is 704"),
         ({"quant_method": "blockwise_int8", "weight_block_size": [128, 128]}, H100, "blocks that divide moe_intermediate_size"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, H100, "bitsandbytes does not know Gemma 4's layers"),
-        ({"quant_method": "mxfp4"}, H100, "SGLang has no MXFP4 for linear layers on CUDA cards"),
-        ({"quant_method": "mxfp4"}, B200, "SGLang has no MXFP4 for linear layers on CUDA cards"),
+        ({"quant_method": "mxfp4"}, H100, "SGLang has no MXFP4 for linear layers on CUDA GPUs"),
+        ({"quant_method": "mxfp4"}, B200, "SGLang has no MXFP4 for linear layers on CUDA GPUs"),
         ({"quant_method": "mxfp8"}, B200, "kernels for MXFP8 experts compute silu"),
         ({"quant_method": "quark", "global_quant_config": MXFP4_OF_QUARK}, H100, "quant_method quark (MXFP4)"),
         ({"quant_method": "quark", "layer_quant_config": {"*.mlp.*": MXFP4_OF_QUARK}}, H100, "quant_method quark (MXFP4)"),
@@ -145,12 +145,12 @@ def test_methods_of_checkpoints_that_cannot_work_are_refused(given: dict[str, An
         ("mxfp8", H100, "kernels for MXFP8 experts compute silu"),
         ("mxfp8", B200, "kernels for MXFP8 experts compute silu"),
         ("mxfp4", H100, "no MXFP4 for linear layers"),
-        ("w8a8_int8", H100, "copy bfloat16 weights into int8 levels without scales"),
+        ("w8a8_int8", H100, "copy bfloat16 weights into int8 quantised values without scales"),
         ("w8a8_fp8", H100, "rounds the experts to float8 without a scale"),
         ("bitsandbytes", H100, "bitsandbytes does not know Gemma 4's layers"),
         ("modelopt_fp4", H100, "--quantization modelopt_fp4: before Blackwell"),
         ("nvfp4_online", H100, "--quantization nvfp4_online: before Blackwell"),
-        ("quark_mxfp4", H100, "its kernels are not for CUDA cards"),
+        ("quark_mxfp4", H100, "its kernels are not for CUDA GPUs"),
     ],
 )
 def test_flags_that_cannot_work_on_a_bfloat16_checkpoint_are_refused(flag: str, capability: Any, said: str) -> None:
@@ -227,10 +227,10 @@ def test_runners_of_fp8_experts_that_compute_silu_are_refused(runner: str) -> No
             {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"},
             {},
             H100,
-            "awq with levels packed otherwise (version gemv)",
+            "awq with quantised values packed otherwise (version gemv)",
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, {}, H100, "before Blackwell"),
-        (quantisation.config(FORMATS["fp8-dynamic"]), {}, A100, "need compute capability 8.9, this card has 8.0"),
+        (quantisation.config(FORMATS["fp8-dynamic"]), {}, A100, "need compute capability 8.9, this GPU has 8.0"),
         (quantisation.config(FORMATS["fp8-block"]), {}, H100, "blocks that divide moe_intermediate_size, which is 704"),
         (None, {"quantization": "fp8"}, A100, "--quantization fp8: SGLang's fp8 experts need compute capability 8.9"),
         (None, {"quantization": "gguf"}, H100, "GGUF"),

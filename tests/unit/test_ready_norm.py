@@ -4,7 +4,7 @@ import pytest
 import torch
 from sglang.srt.layers.layernorm import Gemma4RMSNorm, RMSNorm
 
-from sglang_gemma4.models.layers.decoder_layer import ReadyNorm, norm_problem, ready, tensor_problem
+from sglang_gemma4.models.layers.decoder_layer import ReadyNorm, ready, reason_against_norm, reason_against_tensor
 
 MARK = torch.full((2, 8), 7.0)
 
@@ -43,14 +43,14 @@ def test_one_slot_a_norm_and_no_new_parameters() -> None:
 
 
 def test_norms_of_another_kind_are_named() -> None:
-    assert norm_problem(RMSNorm(8), Gemma4RMSNorm(8), Gemma4RMSNorm(8, with_scale=False)) is None
-    assert norm_problem(RMSNorm(8), Gemma4RMSNorm(8, scale_shift=1.0))
-    assert norm_problem(RMSNorm(8, cast_x_before_out_mul=True))
-    assert norm_problem(RMSNorm(8, var_hidden_size=4))
-    assert norm_problem(torch.nn.LayerNorm(8))
+    assert reason_against_norm(RMSNorm(8), Gemma4RMSNorm(8), Gemma4RMSNorm(8, with_scale=False)) is None
+    assert reason_against_norm(RMSNorm(8), Gemma4RMSNorm(8, scale_shift=1.0))
+    assert reason_against_norm(RMSNorm(8, cast_x_before_out_mul=True))
+    assert reason_against_norm(RMSNorm(8, var_hidden_size=4))
+    assert reason_against_norm(torch.nn.LayerNorm(8))
 
 
 def test_hidden_states_of_another_kind_are_named() -> None:
-    assert tensor_problem(torch.zeros(2, 8)) == "Triton does not run on cpu"
-    assert "(8,)" in str(tensor_problem(torch.zeros(8)))
-    assert "tuple" in str(tensor_problem((torch.zeros(2, 8), torch.ones(2))))
+    assert reason_against_tensor(torch.zeros(2, 8)) == "Triton does not run on cpu"
+    assert "(8,)" in str(reason_against_tensor(torch.zeros(8)))
+    assert "tuple" in str(reason_against_tensor((torch.zeros(2, 8), torch.ones(2))))

@@ -303,7 +303,7 @@ def test_how_short_and_how_long_a_sound_may_be(in_child: InChild) -> None:
     )
     assert "160 samples" in edge
     assert (least, longest, tail) == (1, 750, 750)
-    assert "the sound is 30.3 s long and this model takes 30 s" in over
+    assert "the audio is 30.3 s long and this model takes 30 s" in over
     assert (by_count, numbers) == ([161, 480_000], [0, 1, 750])
 
 
@@ -325,7 +325,7 @@ def test_a_long_sound_is_refused_by_its_header(form: str, monkeypatch: pytest.Mo
             return str(error)
         return "served"
 
-    assert heard(480_000).startswith("the sound is 40.0 s long and this model takes 30 s; send it in pieces")
+    assert heard(480_000).startswith("the audio is 40.0 s long and this model takes 30 s; send it in pieces")
     assert heard(None) == "decoded"
     if form == "MP3":
         uncounted = whole.replace(b"Xing", b"xxxx").replace(b"Info", b"xxxx")

@@ -93,7 +93,7 @@ def test_a_card_that_is_not_hopper_and_none_at_all(applied: dict[str, Outcome]) 
     assert (applied["dependent_launch"].state, applied["qkv_rope"].state) == ("idle", "active")
     assert applied["dependent_launch"].reason == "compute capability 8.0, not 9.0 or later"
     patching.find_idle(server(card=None))
-    assert applied["qkv_rope"].reason == "no CUDA card"
+    assert applied["qkv_rope"].reason == "no CUDA GPU"
 
 
 def test_images_are_not_used_by_text(applied: dict[str, Outcome]) -> None:
@@ -115,13 +115,13 @@ def test_the_log_has_the_state_that_doctor_has(
     """A server without a card: what it would not have used anyway is idle in the log too, and no warning."""
     monkeypatch.setattr(patching.declare, "of_this_process", lambda: server(card=None))
     caplog.set_level("INFO", logger="sglang_gemma4")
-    patching.decline("few_row_linear", "there is no CUDA card")
+    patching.decline("few_row_linear", "there is no CUDA GPU")
     patching.takes("qkv_rope", "Triton does not run on cpu")
     patching.decline("swa_sizing", "--swa-full-tokens-ratio 0.5 was given")
     patching.takes("request_values", None)
     patching.takes("request_values", "/v1/other")
     assert [(record.levelname, record.message.removeprefix("sglang-gemma4: ")) for record in caplog.records] == [
-        ("INFO", "few_row_linear idle: there is no CUDA card"),
+        ("INFO", "few_row_linear idle: there is no CUDA GPU"),
         ("INFO", "qkv_rope idle: Triton does not run on cpu"),
         ("WARNING", "swa_sizing declined: --swa-full-tokens-ratio 0.5 was given"),
         ("WARNING", "request_values active, but: /v1/other"),
@@ -139,8 +139,8 @@ def test_a_server_that_cannot_be_asked_does_not_keep_a_line_out_of_the_log(
         raise AttributeError("a config of nobody's")
 
     monkeypatch.setattr(patching.declare, "of_this_process", broken)
-    patching.decline("few_row_linear", "there is no CUDA card")
-    assert caplog.messages == ["sglang-gemma4: few_row_linear declined: there is no CUDA card"]
+    patching.decline("few_row_linear", "there is no CUDA GPU")
+    assert caplog.messages == ["sglang-gemma4: few_row_linear declined: there is no CUDA GPU"]
 
 
 def test_without_a_server_a_patch_would_apply() -> None:
@@ -166,7 +166,7 @@ def test_a_server_has_one_state_a_patch() -> None:
 
 
 def test_bench_keeps_the_states_that_doctor_shows() -> None:
-    scheduler = [row("graphs", "active"), row("pools", "idle", reason="no card")]
+    scheduler = [row("graphs", "active"), row("pools", "idle", reason="no GPU")]
     frontend = [row("graphs", "declined", reason="LoRA"), row("pools", "active")]
     info = {"internal_states": [{"sglang_gemma4": {"scheduler": scheduler, "frontend": frontend}}]}
     assert patches_of(info) == {"graphs": "declined", "pools": "idle"}
@@ -197,8 +197,8 @@ def test_doctor_asks_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_patch_is_active_and_declined() -> None:
-    lines = status.table([row("parser", "active", notes=["/v1/responses"]), row("graphs", "idle", reason="no card", notes=["on cpu"])])
-    assert [" ".join(line.split()) for line in lines] == ["active parser does", "not for: /v1/responses", "idle graphs no card"]
+    lines = status.table([row("parser", "active", notes=["/v1/responses"]), row("graphs", "idle", reason="no GPU", notes=["on cpu"])])
+    assert [" ".join(line.split()) for line in lines] == ["active parser does", "not for: /v1/responses", "idle graphs no GPU"]
 
 
 def test_the_banner_is_short_and_names_what_failed_first() -> None:

@@ -75,7 +75,7 @@ def test_without_a_card_the_host_s_clock_counts(monkeypatch: pytest.MonkeyPatch)
         ("latency", "cuda", LATENCY, None),
         ("latency", "cpu", Gap(), "bounded by two decode steps alone"),
         ("", "cpu", Gap(), "bounded by two decode steps alone"),
-        ("50ms", "cpu", Gap(seconds=0.05), "bounds gaps by times as the host reads them"),
+        ("50ms", "cpu", Gap(seconds=0.05), "bounds pauses by times as the host reads them"),
         ("2", "cpu", Gap(), None),
     ],
 )

@@ -103,8 +103,8 @@ def test_a_forward_that_fails_is_said_and_each_batch_runs_alone(monkeypatch: pyt
     modes = [ForwardMode.DECODE, ForwardMode.EXTEND]
     assert [pair.forward(own, None, SimpleNamespace(forward_mode=mode)) for mode in modes] == ["alone", "alone"]
     assert own.alone == modes
-    assert "a prefill beside running requests failed" in caplog.text
-    assert beside_reasons.server_problem(None) == "a joined forward failed, ValueError: no such kernel"
+    assert "a mixed batch failed" in caplog.text
+    assert beside_reasons.reason_against_server(None) == "a mixed batch failed, ValueError: no such kernel"
     monkeypatch.setattr(prefill_beside, "get_parallel", lambda: SimpleNamespace(tp_size=2))
     with pytest.raises(ValueError, match="no such kernel"):
         prefill_beside.Pair(SimpleNamespace(), SimpleNamespace(), fails).forward(

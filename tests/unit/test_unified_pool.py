@@ -84,7 +84,7 @@ def test_metadata_may_be_in_a_draft_s_graph_or_beside_a_target_s() -> None:
     backend.dcp_size, backend.kv_index_translator = 1, SimpleNamespace(is_translating=True)
     assert graph_metadata.reason_against(backend, 1) is None
     assert str(graph_metadata.reason_against_metadata(backend)).startswith("a unified pool")
-    assert graph_metadata.reason_against_backend(backend) is None, "whole joined forwards, whose metadata are copied into fixed tensors"
+    assert graph_metadata.reason_against_backend(backend) is None, "whole mixed batches, whose metadata are copied into fixed tensors"
     backend.kv_index_translator.is_translating = False
     assert graph_metadata.reason_against_metadata(backend) is None
 
@@ -101,6 +101,6 @@ def test_keys_are_written_to_where_slots_lie_not_to_what_requests_call_them() ->
     buffer = UnifiedKVPool(total_bytes=1 << 16, sub_pool_specs=[full, sliding], device="cpu", enable_memory_saver=False)
     pool = UnifiedMHATokenToKVPool(unified_buffer=buffer, sub_pool_name="swa")
     assert pool.k_buffer[0].stride() == (3 * 2 * 2 * 16, 16, 1)
-    assert kv_write.pool_problem(pool, torch.float32, True) is None
-    assert kv_write.pool_problem(pool, torch.float32, False) == "the KV pool takes physical locations only"
-    assert "float16" in str(kv_write.pool_problem(pool, torch.float16, True))
+    assert kv_write.reason_against_pool(pool, torch.float32, True) is None
+    assert kv_write.reason_against_pool(pool, torch.float32, False) == "the KV pool takes physical locations only"
+    assert "float16" in str(kv_write.reason_against_pool(pool, torch.float16, True))

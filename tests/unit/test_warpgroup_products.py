@@ -58,7 +58,7 @@ def test_what_is_left_to_others() -> None:
     fp8: Weight = scaled(torch.zeros(EXPERTS, 2 * INNER, HIDDEN, dtype=FP8), torch.ones(EXPERTS, 2 * INNER))
     other = op.reason_against(x, fp8, scaled(torch.zeros(EXPERTS, HIDDEN, INNER, dtype=FP8), torch.ones(EXPERTS, HIDDEN)), shares, ids)
     assert other == "Scaled and torch.bfloat16; 4-bit weights and bfloat16 are supported"
-    with pytest.raises(ValueError, match=r"w13: 4-bit levels in torch\.uint8 with scales of torch\.bfloat16 for x of torch\.float32"):
+    with pytest.raises(ValueError, match=r"w13: 4-bit values in torch\.uint8 with scales of torch\.bfloat16 for x of torch\.float32"):
         op.chunk_experts(given(dtype=torch.float32)[0], *layer(), shares, ids)
     chosen = torch.tensor([[0, 1]] * 3).int()
     with pytest.raises(ValueError, match=r"rows lie in blocks \(2, 16\); the tile takes 64 a block"):
@@ -94,7 +94,7 @@ def test_an_assembler_that_keeps_operands_is_asked_for(monkeypatch: pytest.Monke
     monkeypatch.setenv(assembler.VARIABLE, newer.path)
     assert against(card) is None
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (10, 0))
-    assert against(card) == "the card's compute capability is 10.0; 9.0 has the instruction"
+    assert against(card) == "the GPU's compute capability is 10.0; 9.0 has the instruction"
 
 
 def test_other_kernels_stay_with_triton_s_assembler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_what_keeps_sglang_s_product() -> None:
     marlin.proj.quant_method.use_marlin = True
     assert few_row_linear.install(marlin) == ["proj: its fp8 weights are repacked for Marlin"]
     other = SimpleNamespace(quant_method=object())
-    assert weight_formats.linear_problem(other) == "it is quantised (object)"
+    assert weight_formats.reason_against_linear(other) == "it is quantised (object)"
     with pytest.raises(ValueError, match=r"it has not been loaded"):
         weight_formats.linear_weight(model_of("fp8").proj)
 
@@ -157,12 +157,12 @@ def test_experts(shape: tuple[int, ...], scales: tuple[int, ...]) -> None:
         quant_method=method, w13_weight=torch.randn(shape).to(FP8), w2_weight=torch.randn(4, 64, 48).to(FP8),
         w13_weight_scale=torch.rand(scales), w2_weight_scale=torch.rand(4),
     )  # fmt: skip
-    assert weight_formats.experts_problem(layer) is None
+    assert weight_formats.reason_against_experts(layer) is None
     w13, w2 = weight_formats.experts_weights(layer)
     torch.testing.assert_close(dequantised(w13), layer.w13_weight.float() * layer.w13_weight_scale.view(4, -1, 1))
     torch.testing.assert_close(dequantised(w2), layer.w2_weight.float() * layer.w2_weight_scale.view(4, 1, 1))
     method.block_quant = True
-    assert weight_formats.experts_problem(layer) == "the experts' fp8 weights have a scale for each block"
+    assert weight_formats.reason_against_experts(layer) == "the experts' fp8 weights have a scale for each block"
 
 
 def test_four_bit_experts() -> None:
@@ -177,14 +177,14 @@ def test_four_bit_experts() -> None:
         w13_weight_packed=torch.zeros(4, 96, 32, dtype=torch.uint8), w13_weight_scale=torch.ones(4, 96, 2),
         w2_weight_packed=torch.zeros(4, 64, 32, dtype=torch.uint8), w2_weight_scale=torch.ones(4, 64, 2),
     )  # fmt: skip
-    assert weight_formats.experts_problem(layer) is None
+    assert weight_formats.reason_against_experts(layer) is None
     found: Any = weight_formats.experts_weights(layer)
     assert [(weight.shape, weight.group) for weight in found] == [((4, 96, 64), 32), ((4, 64, 64), 32)]
     scheme.actorder = "group"
-    assert "order: group" in str(weight_formats.experts_problem(layer))
+    assert "order: group" in str(weight_formats.reason_against_experts(layer))
     layer.scheme = object.__new__(CompressedTensorsWNA16MoE)
     said = "the weights are quantised (CompressedTensorsFusedMoEMethod, CompressedTensorsWNA16MoE)"
-    assert weight_formats.experts_problem(layer) == said
+    assert weight_formats.reason_against_experts(layer) == said
 
 
 def test_shared_queries_of_fp8() -> None:

@@ -84,15 +84,15 @@ def test_one_window_without_the_radix_cache_or_the_patch(settings: Any, monkeypa
 
 
 def test_trees_that_are_not_sglang_s_two_pools() -> None:
-    assert own_window.cache_problem(World().cache) is None
+    assert own_window.reason_against_cache(World().cache) is None
     tiered, ring, other = (World() for _ in range(3))
     tiered.cache.cache_controller = object()
-    assert own_window.cache_problem(tiered.cache) is None, "HiCache"
+    assert own_window.reason_against_cache(tiered.cache) is None, "HiCache"
     tiered.cache.enable_storage = True
-    assert own_window.cache_problem(tiered.cache) == "the tree has a tier beside the device and the host"
+    assert own_window.reason_against_cache(tiered.cache) == "the tree has a tier beside the device and the host"
     ring.allocator._swa_req_ring = True
-    assert "not from a full and a sliding pool" in str(own_window.cache_problem(ring.cache))
+    assert "not from a full and a sliding pool" in str(own_window.reason_against_cache(ring.cache))
     other.cache.components = {**other.cache.components, ComponentType.MAMBA: None}
-    assert own_window.cache_problem(other.cache) == "the tree holds FULL, MAMBA, SWA, not full and sliding tokens"
+    assert own_window.reason_against_cache(other.cache) == "the tree holds FULL, MAMBA, SWA, not full and sliding tokens"
     other.cache.__class__ = type("LMCacheUnifiedRadixCache", (UnifiedRadixCache,), {})
-    assert own_window.cache_problem(other.cache) == "the prefix cache is a LMCacheUnifiedRadixCache"
+    assert own_window.reason_against_cache(other.cache) == "the prefix cache is a LMCacheUnifiedRadixCache"

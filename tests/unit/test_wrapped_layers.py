@@ -120,7 +120,7 @@ def test_the_dense_ffn_stays_before_experts(change: Any, said: str, heard: list[
     """A fork would ask the side stream, which is none."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     one = moe_layer()
-    assert dense_beside_experts.problem_with(one) is None
+    assert dense_beside_experts.reason_against(one) is None
     change(one)
     beside = dense_beside_experts.DenseBesideExperts(one, side=None)  # type: ignore[arg-type]
     assert one.mlp.forward(torch.ones(1)) == 2
@@ -134,7 +134,7 @@ def test_an_adapted_router_chooses_by_its_own_logits(layer: Any, heard: list[str
     x = torch.randn(3, HIDDEN)
     torch.testing.assert_close(layer.router.proj(x)[0], x @ proj.weight.T + DELTA)
     assert layer.moe.few_token_experts.chosen is None
-    assert [each.startswith("router_choice: the router's product became a Adapted") for each in heard] == [True]
+    assert [each.startswith("router_choice: the router's GEMM became a Adapted") for each in heard] == [True]
 
 
 def test_queries_alone_are_not_taken_from_an_adapted_projection() -> None:

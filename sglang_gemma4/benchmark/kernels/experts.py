@@ -51,7 +51,7 @@ def tiles_of(source: str, tokens: int) -> list[dict[str, Any]]:
         tiles = {int(key): tile for key, tile in json.loads(newest.read_text()).items()} if newest else {}
         if source == "tuned":
             if not (expert_tiles.FOLDER / name).exists():
-                raise ValueError("tune-moe has written no tiles for this card")
+                raise ValueError("tune-moe has written no tiles for this GPU")
             tiles |= expert_tiles.read(expert_tiles.FOLDER / name)
         found.append(tiles[min(tiles, key=lambda known: abs(known - tokens))] if tiles else PLAIN)
     return found

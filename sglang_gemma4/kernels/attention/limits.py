@@ -5,7 +5,7 @@ import triton
 
 from sglang_gemma4.kernels.attention.tiles import head_split, key_tile, prompt_tile
 from sglang_gemma4.kernels.card import card
-from sglang_gemma4.kernels.kv_cache.store import scales_reason
+from sglang_gemma4.kernels.kv_cache.store import reason_against_scales
 from sglang_gemma4.kernels.matrices import DTYPES
 
 MOST_ROWS = 128
@@ -16,7 +16,7 @@ QUANTISED = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 """Element types of a quantised KV cache."""
 
 
-def few_query_reason(
+def reason_against_few_query(
     q: torch.Tensor,
     k_buffer: torch.Tensor,
     v_buffer: torch.Tensor,
@@ -53,7 +53,7 @@ def padded_rows(rows: int) -> int:
     return max(16, padded)
 
 
-def prefill_reason(
+def reason_against_prefill(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -110,7 +110,7 @@ def _scales(k_buffer: torch.Tensor, v_buffer: torch.Tensor, k_scales: torch.Tens
         return f"k_buffer is {k_buffer.dtype}, v_buffer {v_buffer.dtype}; one element type for both is supported"
     if k_scales is None and v_scales is None and k_buffer.dtype != torch.int8:
         return None
-    return scales_reason(k_buffer, k_scales, v_scales)
+    return reason_against_scales(k_buffer, k_scales, v_scales)
 
 
 def _head_dims(

@@ -40,7 +40,7 @@ def reason_against(x: torch.Tensor, w13: Weight, w2: Weight, weights: torch.Tens
     if x.dtype != torch.bfloat16 or not (isinstance(w13, Grouped) and isinstance(w2, Grouped)):
         return f"{type(w13).__name__} and {x.dtype}; 4-bit weights and bfloat16 are supported"
     if w13.zeros is not None or w2.zeros is not None:
-        return "levels with zero points; symmetric ones are supported"
+        return "quantised values with zero points; symmetric ones are supported"
     hidden, inner = x.shape[1], w2.shape[2]
     if hidden % (2 * OUTPUTS) or inner % OUTPUTS:
         return f"experts of {hidden} x {inner}; multiples of {2 * OUTPUTS} and {OUTPUTS} are supported"

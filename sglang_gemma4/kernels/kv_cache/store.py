@@ -153,10 +153,10 @@ def reason_against(
         return f"k is {tuple(k.shape)}, v {tuple(v.shape)}, slots {tuple(slots.shape)} {slots.dtype}; one integer slot a token is supported"
     if not slots.is_contiguous():
         return f"slots have stride {slots.stride(0)}; adjacent ones are supported"
-    return scales_reason(k_cache, k_scales, v_scales)
+    return reason_against_scales(k_cache, k_scales, v_scales)
 
 
-def scales_reason(cache: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None) -> str | None:
+def reason_against_scales(cache: torch.Tensor, k_scales: torch.Tensor | None, v_scales: torch.Tensor | None) -> str | None:
     """Why these are not the scales of ``cache`` ``[slots, KV heads, dim]``, or None."""
     for name, scales in (("k_scales", k_scales), ("v_scales", v_scales)):
         if scales is None:

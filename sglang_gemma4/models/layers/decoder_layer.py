@@ -59,7 +59,7 @@ def eps_of(norm: Any) -> float:
     return float(norm.eps if isinstance(norm, Gemma4RMSNorm) else norm.variance_epsilon)
 
 
-def norm_problem(*norms: Any) -> str | None:
+def reason_against_norm(*norms: Any) -> str | None:
     """Why one of these norms is not ``x / rms(x) * weight``, or None."""
     for norm in norms:
         if type(norm) is Gemma4RMSNorm:
@@ -79,7 +79,7 @@ def no_rows(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.shape[0] == 0
 
 
-def tensor_problem(x: Any) -> str | None:
+def reason_against_tensor(x: Any) -> str | None:
     """Why none of our kernels takes this hidden state, or None."""
     if not isinstance(x, torch.Tensor) or x.dim() != 2:
         return f"the hidden state is {tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__}"
@@ -106,9 +106,9 @@ class AfterAttention:
         norms = [layer.post_attention_layernorm, layer.pre_feedforward_layernorm]
         if layer.enable_moe_block:
             norms += [layer.router.norm, layer.pre_feedforward_layernorm_2]
-        return cls(layer, norm_problem(*norms))
+        return cls(layer, reason_against_norm(*norms))
 
-    def problem_with(self, read: Any, update: Any, hidden_states: Any, residual: Any, quant_format: str, addition: Any) -> str | None:
+    def reason_against(self, read: Any, update: Any, hidden_states: Any, residual: Any, quant_format: str, addition: Any) -> str | None:
         """Why this call of the boundary's read keeps SGLang's norms, or None."""
         if self.problem is not None:
             return self.problem
@@ -116,7 +116,7 @@ class AfterAttention:
             return f"the residual is read by {type(read.inner).__name__}"
         if not update.is_plain_add or quant_format or addition is not None:
             return f"the read has update {type(update).__name__}, quantisation {quant_format!r} or something to add"
-        return tensor_problem(hidden_states) or triple_rmsnorm.reason_against(hidden_states, residual, {})
+        return reason_against_tensor(hidden_states) or triple_rmsnorm.reason_against(hidden_states, residual, {})
 
     def read(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The dense FFN's input and the residual, which is updated in place as SGLang's fused norm does.
@@ -149,7 +149,7 @@ def chain(model: Any) -> None:
     if model.pp_group.is_last_rank:
         following.append(model.norm)
     for layer, norm in zip(layers, following, strict=False):
-        layer.next_norm = None if norm_problem(norm) else ready(norm)
+        layer.next_norm = None if reason_against_norm(norm) else ready(norm)
 
 
 def _next_norm(layer: Any) -> ReadyNorm | None:
@@ -169,12 +169,12 @@ def _hand_on(layer: Any, out: torch.Tensor, normed: torch.Tensor | None) -> torc
     return out
 
 
-def tail_problem(layer: Any, hidden_states: Any, residual: Any) -> str | None:
+def reason_against_tail(layer: Any, hidden_states: Any, residual: Any) -> str | None:
     """Why a layer without per-layer embeddings keeps SGLang's ``_next_stream``, or None."""
     norms = [layer.post_feedforward_layernorm]
     if layer.enable_moe_block:
         norms += [layer.post_feedforward_layernorm_1, layer.post_feedforward_layernorm_2]
-    return norm_problem(*norms) or tensor_problem(hidden_states) or triple_rmsnorm.reason_against(hidden_states, residual, {})
+    return reason_against_norm(*norms) or reason_against_tensor(hidden_states) or triple_rmsnorm.reason_against(hidden_states, residual, {})
 
 
 def next_stream(layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor, forward_batch: Any) -> torch.Tensor:
@@ -198,11 +198,11 @@ def next_stream(layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor,
     return _hand_on(layer, *layer_tail.dual_tail(dense, experts, residual, weights, layer.layer_scalar, eps, **options))
 
 
-def ple_problem(layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any) -> str | None:
+def reason_against_ple(layer: Any, hidden_states: Any, residual: Any, per_layer_input: Any) -> str | None:
     """Why a layer with per-layer embeddings keeps SGLang's ``_next_stream``, or None."""
     if layer.enable_moe_block:
         return "a layer has both experts and per-layer embeddings"
-    problem = norm_problem(layer.post_feedforward_layernorm, layer.post_per_layer_input_norm) or tensor_problem(hidden_states)
+    problem = reason_against_norm(layer.post_feedforward_layernorm, layer.post_per_layer_input_norm) or reason_against_tensor(hidden_states)
     problem = problem or triple_rmsnorm.reason_against(hidden_states, residual, {})
     if problem is None and (per_layer_input.dtype != hidden_states.dtype or per_layer_input.stride(-1) != 1):
         problem = f"the per-layer embeddings are {per_layer_input.dtype} with strides {per_layer_input.stride()}"

@@ -109,11 +109,11 @@ class ExpertKernels:
         if not dispatch_output.format.is_standard():  # another class's, of expert parallelism
             return f"tokens come to a {type(self.layer).__name__} as {dispatch_output.format.value}"
         method, config = self.layer.quant_method, self.layer.moe_runner_config
-        if problem := weight_formats.experts_problem(self.layer):
+        if problem := weight_formats.reason_against_experts(self.layer):
             return problem
         if not self.quantised and not weight_formats.is_plain(self.layer):
             return "the weights are quantised, and so many tokens are SGLang's"
-        if problem := weight_formats.backend_problem(self.layer):
+        if problem := weight_formats.reason_against_backend(self.layer):
             return problem
         if self.activation != "gelu_pytorch_tanh" or config.activation not in ("gelu", "gelu_tanh") or not config.is_gated:
             return f"activation {self.activation}, {config.activation} in the runner; gated gelu_pytorch_tanh is supported"
@@ -226,7 +226,7 @@ def take_groups(layer: Any, activation: str) -> None:
 
 
 def _are_grouped(layer: Any) -> bool:
-    return weight_formats.experts_problem(layer) is None and weight_formats.experts_are_grouped(layer)
+    return weight_formats.reason_against_experts(layer) is None and weight_formats.experts_are_grouped(layer)
 
 
 def aligned_blocks(ids: torch.Tensor, experts: int, size: int) -> Blocks:

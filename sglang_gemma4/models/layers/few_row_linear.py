@@ -150,7 +150,7 @@ class FewRowFourBits(FewRows, CompressedTensorsLinearMethod):
 
 
 def few_row_method(layer: Any, most_rows: int | None = None) -> FewRows:
-    """The method for a linear layer without :func:`linear_problem`; it keeps the attributes of SGLang's method.
+    """The method for a linear layer without :func:`reason_against_linear`; it keeps the attributes of SGLang's method.
 
     Args:
         most_rows: the limit of an unquantised layer, if its place in the model sets one.
@@ -183,18 +183,18 @@ class GatedFeedForward:
         self.gate_up = feed_forward.gate_up_proj
         feed_forward.forward = self
 
-    def problem(self) -> str | None:
+    def reason_against(self) -> str | None:
         """Why gate and up are no longer a plain GEMM, or None. Our launch would leave out the rest."""
         gate_up = self.feed_forward.gate_up_proj
         if gate_up is not self.gate_up:
-            return f"gate_up_proj became a {type(gate_up).__name__}: SGLang's activation follows its product"
+            return f"gate_up_proj became a {type(gate_up).__name__}: SGLang's activation follows its GEMM"
         if gate_up.quant_method is not self.method:
             return f"gate_up_proj is multiplied by a {type(gate_up.quant_method).__name__} by now"
         return None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """What the FFN returns."""
-        problem = self.problem()
+        problem = self.reason_against()
         if problem is not None:
             patching.takes("few_row_linear", problem)
         hidden = None if problem is not None else self.method.gated_outputs(self.gate_up, x)
@@ -204,9 +204,9 @@ class GatedFeedForward:
         return self.feed_forward.down_proj(hidden)[0]  # type: ignore[no-any-return]
 
 
-def linear_problem(layer: LinearBase) -> str | None:
+def reason_against_linear(layer: LinearBase) -> str | None:
     """Why a linear layer keeps its own GEMM, or None."""
-    if problem := weight_formats.linear_problem(layer):
+    if problem := weight_formats.reason_against_linear(layer):
         return problem
     if type(layer.quant_method) not in (UnquantizedLinearMethod, Fp8LinearMethod, CompressedTensorsLinearMethod):
         return f"it is multiplied by a {type(layer.quant_method).__name__}"
@@ -256,7 +256,7 @@ def install(model: Any, overlap: bool = False) -> list[str]:
     for name, layer in model.named_modules():
         if not isinstance(layer, LinearBase) or isinstance(layer.quant_method, FewRows):
             continue
-        problem = linear_problem(layer)
+        problem = reason_against_linear(layer)
         if problem is not None:
             kept.setdefault(problem, name)
             continue

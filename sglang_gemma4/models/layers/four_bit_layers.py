@@ -53,9 +53,9 @@ def want_copies(model: torch.nn.Module, load_format: str, fraction: float) -> No
     there = fraction * _memory(kept[0].weight_packed.device)
     size = f"bfloat16 copies of all 4-bit dense weights take {needed / 2**30:,.1f} GiB"
     if needed > COPIED_SHARE * there:
-        decline(COPIES, f"{size}, more than 1/{1 / COPIED_SHARE:.0f} of this server's {there / 2**30:,.1f} GiB of the card")
+        decline(COPIES, f"{size}, more than 1/{1 / COPIED_SHARE:.0f} of this server's {there / 2**30:,.1f} GiB of the GPU")
         return
-    tell(COPIES, f"{size} of the card")
+    tell(COPIES, f"{size} of the GPU")
     for layer in kept:
         layer.scheme.copies = True
 
@@ -66,13 +66,13 @@ def keep(_result: None, scheme: Any, layer: Any, **_named: Any) -> None:
     capability = torch.cuda.get_device_capability(packed.device) if packed.is_cuda else None
     scheme.most_rows = switches.four_bit_rows(capability)
     runs = scheme.most_rows > 0 and reason_against_device(packed.device) is None
-    scheme.as_loaded = runs and takes("four_bit_linear", problem(scheme, layer), "Marlin multiplies")
+    scheme.as_loaded = runs and takes("four_bit_linear", reason_against(scheme, layer), "Marlin multiplies")
     if scheme.as_loaded:
         key = (scale.dtype, packed.device)
         _largest[key] = max(_largest.get(key, 0), PLACES * packed.numel())
 
 
-def problem(scheme: Any, layer: Any) -> str | None:
+def reason_against(scheme: Any, layer: Any) -> str | None:
     """Why a layer's weight is for Marlin, or None."""
     width, groups = PLACES * layer.weight_packed.shape[1], layer.weight_scale.shape[1]
     if scheme.pack_factor != PLACES:

@@ -64,13 +64,13 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     """
     if not _wanted or forward_batch.forward_mode.is_idle():  # an idle rank's attention returns before it writes
         return None
-    problem = batch_problem(hidden_states, forward_batch)
+    problem = reason_against_batch(hidden_states, forward_batch)
     if problem is not None:
         return problem
     backend, layer = get_attn_backend(), attention.attn
     kinds = backend if isinstance(backend, TwoKinds) else None
     for each in [backend] if kinds is None else [part.backend for part in kinds.parts]:
-        problem = backend_problem(each, layer)
+        problem = reason_against_backend(each, layer)
         if problem is not None:
             return problem
     pool, number, sliding = backend.token_to_kv_pool, layer.layer_id, False
@@ -78,7 +78,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     if type(pool) in (SWAKVPool, UnifiedSWAKVPool):
         number, sliding = pool.layers_mapping[number]
         part = pool.swa_kv_pool if sliding else pool.full_kv_pool
-    problem = hooked(pool) or pool_problem(part, hidden_states.dtype, forward_batch.out_cache_loc_is_physical)
+    problem = hooked(pool) or reason_against_pool(part, hidden_states.dtype, forward_batch.out_cache_loc_is_physical)
     if problem is not None:
         return problem
     swa_loc = backend.forward_metadata.swa_out_cache_loc if kinds is None else kinds.sliding_slots
@@ -93,7 +93,7 @@ def destination(attention: Any, hidden_states: torch.Tensor, forward_batch: Any)
     return Destination(part.k_buffer[place], part.v_buffer[place], slots)
 
 
-def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None:
+def reason_against_batch(hidden_states: torch.Tensor, forward_batch: Any) -> str | None:
     """Why SGLang's attention must write this batch's keys and values, or None."""
     if is_in_prefill_graph_scope() or is_in_breakable_cuda_graph():
         # At a replay, attention runs eagerly between the graph's pieces and gets another batch than at capture.
@@ -103,7 +103,7 @@ def batch_problem(hidden_states: torch.Tensor, forward_batch: Any) -> str | None
     return None
 
 
-def backend_problem(backend: Any, layer: Any) -> str | None:
+def reason_against_backend(backend: Any, layer: Any) -> str | None:
     """Why this attention backend must write this ``RadixAttention``'s keys and values, or None."""
     if type(backend) not in (TritonAttnBackend, Gemma4TritonAttnBackend, *READERS.values()):
         return f"attention is {type(backend).__name__}, not triton's"
@@ -117,7 +117,7 @@ def backend_problem(backend: Any, layer: Any) -> str | None:
     return hooked(backend)
 
 
-def pool_problem(pool: Any, dtype: torch.dtype, physical: bool = True) -> str | None:
+def reason_against_pool(pool: Any, dtype: torch.dtype, physical: bool = True) -> str | None:
     """Why a pool must write keys and values of ``dtype`` itself, or None.
 
     Args:

@@ -8,7 +8,7 @@ from sglang.srt.layers.rotary_embedding.rope_variant import Gemma4RotaryEmbeddin
 
 from sglang_gemma4.kernels.norms import qkv_norm_rope
 from sglang_gemma4.models.layers import fresh_kv, shared_query
-from sglang_gemma4.models.layers.decoder_layer import norm_problem, tensor_problem
+from sglang_gemma4.models.layers.decoder_layer import reason_against_norm, reason_against_tensor
 from sglang_gemma4.models.layers.kv_write import Destination, QuantisedDestination
 
 
@@ -17,13 +17,13 @@ def shares_kv(attention: Any) -> bool:
     return attention.is_kv_shared_layer and attention.kv_shared_layer_index is not None
 
 
-def problem_with(attention: Any, positions: Any, hidden_states: Any) -> str | None:
+def reason_against(attention: Any, positions: Any, hidden_states: Any) -> str | None:
     """Why this attention keeps SGLang's norms and rotation, or None."""
-    problem = norm_problem(attention.q_norm, attention.k_norm)
+    problem = reason_against_norm(attention.q_norm, attention.k_norm)
     if problem is None and (attention.v_norm.with_scale or {attention.k_norm.eps, attention.v_norm.eps} != {attention.q_norm.eps}):
         problem = "v_norm has a weight, or the three norms have more than one epsilon"
     rotary = attention.rotary_emb
-    problem = problem or tensor_problem(hidden_states)
+    problem = problem or reason_against_tensor(hidden_states)
     if problem is None and type(rotary) not in (RotaryEmbedding, Gemma4RotaryEmbedding):
         problem = f"the rotation is {type(rotary).__name__}"
     if problem is None and (not rotary.is_neox_style or rotary.rotary_dim != attention.head_dim or rotary._force_native):

@@ -38,7 +38,7 @@ class RouterChoice(UnquantizedLinearMethod):
         """What ``UnquantizedLinearMethod.apply`` returns."""
         weight: Any = layer.weight
         if self.router.proj is not layer:
-            takes("router_choice", f"the router's product became a {type(self.router.proj).__name__}: its logits are not final here")
+            takes("router_choice", f"the router's GEMM became a {type(self.router.proj).__name__}: its logits are not final here")
         elif bias is None and self.takes(x, weight):
             chosen = Chosen(*routed_product.routed_product(x, weight, self.experts.scale.data, self.experts.topk, self.done))
             self.experts.chosen = chosen
@@ -48,7 +48,7 @@ class RouterChoice(UnquantizedLinearMethod):
         return out
 
 
-def problem_with(layer: Any) -> str | None:
+def reason_against(layer: Any) -> str | None:
     """Why the router of a ``Gemma4DecoderLayer`` with experts keeps its GEMM, or None."""
     if not isinstance(layer.moe.__dict__.get("few_token_experts"), FewTokenExperts):
         return "few_token_experts is off or declined"
@@ -56,7 +56,7 @@ def problem_with(layer: Any) -> str | None:
     if problem := reason_against_device(proj.weight.device):
         return problem
     if not isinstance(proj.quant_method, UnquantizedLinearMethod) or proj.bias is not None:
-        return f"its product is quantised ({type(proj.quant_method).__name__}) or has a bias"
+        return f"its GEMM is quantised ({type(proj.quant_method).__name__}) or has a bias"
     weight = torch.empty_like(proj.weight, device="meta", memory_format=torch.contiguous_format)  # one still to be mapped has no strides
     experts: FewTokenExperts = layer.moe.few_token_experts
     scale = torch.empty_like(experts.scale, device="meta", memory_format=torch.contiguous_format)
@@ -70,7 +70,7 @@ def install(model: Any) -> str | None:
         layer = model.layers[number]
         if not layer.enable_moe_block:
             continue
-        against = problem_with(layer)
+        against = reason_against(layer)
         if against is None:
             layer.router.proj.quant_method = RouterChoice(layer.router, layer.moe.few_token_experts)
         problem = problem or against

@@ -15,7 +15,7 @@ def reason_against(attention: Any) -> str | None:
     projection = attention.qkv_proj
     if type(projection) is not QKVParallelLinear:
         return f"qkv_proj is a {type(projection).__name__}"
-    if problem := weight_formats.linear_problem(projection):
+    if problem := weight_formats.reason_against_linear(projection):
         return f"qkv_proj: {problem}"
     plain, shape = weight_formats.is_plain(projection), (attention.q_size + 2 * attention.kv_size, attention.qkv_proj.input_size)
     if not plain and not isinstance(projection.quant_method, FewRows):

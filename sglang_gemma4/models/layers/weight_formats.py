@@ -36,7 +36,7 @@ def is_plain(layer: Any) -> bool:
     return isinstance(layer.quant_method, UnquantizedLinearMethod | UnquantizedFusedMoEMethod)
 
 
-def linear_problem(layer: Any) -> str | None:
+def reason_against_linear(layer: Any) -> str | None:
     """Why a linear layer's weights are in none of the forms above, or None; may be asked before they are loaded."""
     method = layer.quant_method
     if isinstance(method, UnquantizedLinearMethod):
@@ -46,9 +46,9 @@ def linear_problem(layer: Any) -> str | None:
             return "its fp8 weights are repacked for Marlin"
         if method.use_mxfp8 or method.block_fp8_as_mxfp8:
             return "its fp8 weights have MXFP8's scales"
-        return _block_problem(method.weight_block_size)
+        return _reason_against_block(method.weight_block_size)
     if isinstance(method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsW8A8Fp8:
-        return _block_problem(layer.scheme.weight_block_size)
+        return _reason_against_block(layer.scheme.weight_block_size)
     if is_grouped(layer):
         return None
     scheme = f", {type(layer.scheme).__name__}" if isinstance(method, CompressedTensorsLinearMethod) else ""
@@ -60,14 +60,14 @@ def is_grouped(layer: Any) -> bool:
     return isinstance(layer.quant_method, CompressedTensorsLinearMethod) and getattr(layer.scheme, "as_loaded", False)
 
 
-def _block_problem(block: Any) -> str | None:
+def _reason_against_block(block: Any) -> str | None:
     return None if block is None or list(block) == [BLOCK, BLOCK] else f"its fp8 weights have a scale for each block of {list(block)}"
 
 
 def linear_weight(layer: Any) -> Weight:
     """A loaded linear layer's weight, ``[outputs, width]``: views of its parameters.
 
-    For a layer without :func:`linear_problem`.
+    For a layer without :func:`reason_against_linear`.
     Raises:
         ValueError: its parameters are not what its method leaves after loading.
     """
@@ -104,10 +104,10 @@ def shares_memory(layer: Any) -> str | None:
     """Why a linear layer's GEMM may use memory of other layers; None for the forms above and 4 bits for Marlin."""
     if isinstance(layer.quant_method, CompressedTensorsLinearMethod) and type(layer.scheme) is CompressedTensorsWNA16:
         return None
-    return linear_problem(layer)
+    return reason_against_linear(layer)
 
 
-def experts_problem(layer: Any) -> str | None:
+def reason_against_experts(layer: Any) -> str | None:
     """Why a ``FusedMoE``'s weights are in none of the forms above, or None; may be asked before they are loaded."""
     method = layer.quant_method
     if isinstance(method, UnquantizedFusedMoEMethod):
@@ -126,7 +126,7 @@ def experts_problem(layer: Any) -> str | None:
 
 
 def experts_weights(layer: Any) -> tuple[Weight, Weight]:
-    """A loaded ``FusedMoE``'s two weights, w13 and w2; for a layer without :func:`experts_problem`."""
+    """A loaded ``FusedMoE``'s two weights, w13 and w2; for a layer without :func:`reason_against_experts`."""
     if is_plain(layer):
         return layer.w13_weight, layer.w2_weight
     if experts_are_grouped(layer):
@@ -140,11 +140,11 @@ def _grouped(layer: Any, product: str) -> Grouped:
 
 
 def experts_are_grouped(layer: Any) -> bool:
-    """Whether a ``FusedMoE`` without :func:`experts_problem` has 4-bit weights; may be asked before they are loaded."""
+    """Whether a ``FusedMoE`` without :func:`reason_against_experts` has 4-bit weights; may be asked before they are loaded."""
     return type(getattr(layer, "scheme", None)) is CompressedTensorsWNA16TritonMoE
 
 
-def backend_problem(layer: Any) -> str | None:
+def reason_against_backend(layer: Any) -> str | None:
     """Why a ``FusedMoE``'s runner is not SGLang's Triton one, which leaves weights as they were loaded; or None."""
     backend = layer.quant_method.get_moe_runner_backend(layer)
     if backend is None or not backend.is_triton():

@@ -38,7 +38,7 @@ class DenseBesideExperts:
         """What the ``mlp`` returns; inside a capture its values are ready after :meth:`join`."""
         if x.shape[0] > MOST_ROWS or not torch.cuda.is_current_stream_capturing():
             return self.dense(x, *args, **kwargs)
-        if not takes("dense_beside_experts", problem_with(self.layer)):
+        if not takes("dense_beside_experts", reason_against(self.layer)):
             return self.dense(x, *args, **kwargs)
         self.side.wait_stream(torch.cuda.current_stream())
         self.forked = True
@@ -55,7 +55,7 @@ class DenseBesideExperts:
         return out
 
 
-def problem_with(layer: Any) -> str | None:
+def reason_against(layer: Any) -> str | None:
     """Why a MoE layer runs its dense FFN before its experts, or None.
 
     Ask when the layer runs: LoRA wraps its layers after it was built.
@@ -63,7 +63,7 @@ def problem_with(layer: Any) -> str | None:
     products: tuple[tuple[str, Any, type, Callable[[Any], str | None]], ...] = (
         ("gate_up_proj", layer.mlp.gate_up_proj, MergedColumnParallelLinear, weight_formats.shares_memory),
         ("down_proj", layer.mlp.down_proj, RowParallelLinear, weight_formats.shares_memory),
-        ("experts", layer.moe.experts, FusedMoE, weight_formats.experts_problem),
+        ("experts", layer.moe.experts, FusedMoE, weight_formats.reason_against_experts),
     )
     for name, product, kind, problem_of in products:
         if type(product) is not kind:
@@ -73,12 +73,12 @@ def problem_with(layer: Any) -> str | None:
     return None
 
 
-def problem_here() -> str | None:
+def reason_against_this_server() -> str | None:
     """Why no MoE layer of this process runs its dense FFN in parallel with its experts, or None."""
     from sglang.srt.runtime_context import get_parallel
 
     if not torch.cuda.is_available():
-        return "there is no CUDA card"
+        return "there is no CUDA GPU"
     if get_parallel().tp_size > 1:
         return f"--tp-size {get_parallel().tp_size}: the dense FFN's sum over ranks keeps its place in the order"
     return None

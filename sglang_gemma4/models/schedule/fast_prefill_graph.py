@@ -62,7 +62,7 @@ def plan(model: Any, forward_batch: Any, static_batch: Any, backend: Any) -> str
     """
     if not model.__dict__.get(SHORT, False):
         return None
-    problem = read_rows.batch_problem(forward_batch.input_ids.shape[0], forward_batch)
+    problem = read_rows.reason_against_batch(forward_batch.input_ids.shape[0], forward_batch)
     spans = read_rows.of_batch(forward_batch)
     if problem is not None:
         spans = Spans(spans.lengths, spans.lengths)
@@ -75,7 +75,7 @@ def plan_joined(model: Any, static_batch: Any, kinds: TwoKinds) -> None:
     if not model.__dict__.get(SHORT, False):
         return
     prefill = kinds.parts[0]
-    problem = read_rows.batch_problem(prefill.rows, prefill.batch)
+    problem = read_rows.reason_against_batch(prefill.rows, prefill.batch)
     spans = read_rows.of_batch(prefill.batch)
     if not takes("yoco", problem, "a prefill goes through all layers"):
         spans = Spans(spans.lengths, spans.lengths)

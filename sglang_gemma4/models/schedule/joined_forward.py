@@ -44,9 +44,9 @@ def forward(runner: Any, prefill: Any, running: Any, held: Sequence[int] | None 
     graphs, problem = joined_graph.graphs_of(runner), None
     if graphs is not None:
         rows, requests = sum(part.rows for part in parts), prefill.batch_size + running.batch_size
-        problem = joined_graph.problem_with(graphs, prefill, rows, requests)
+        problem = joined_graph.reason_against(graphs, prefill, rows, requests)
     if problem is not None:
-        note("prefill_beside", f"a joined forward is launched kernel by kernel: {problem}")
+        note("prefill_beside", f"a mixed batch is launched kernel by kernel: {problem}")
     replays = graphs is not None and problem is None
     whole = joined_graph.whole(graphs, *parts) if replays else None
     in_order = slice(None) if whole is None else slice(None, None, -1)  # in whole graphs the running requests come first
@@ -82,7 +82,7 @@ def logits_of_each(
     if not isinstance(kinds, TwoKinds):
         return original(processor, input_ids, hidden_states, lm_head, metadata, *others, **more)
     if any(other is not None for other in (*others, *more.values())):
-        raise ValueError("a joined forward has hidden states of its last layer only; hidden states of other layers are captured")
+        raise ValueError("a mixed batch has hidden states of its last layer only; hidden states of other layers are captured")
     states = kinds.split(hidden_states[: kinds.rows])  # a graph returns as many rows as its size
     heads: list[Any] = [None] * len(kinds.parts)
     metadata = [LogitsMetadata.from_forward_batch(part.batch) for part in kinds.parts]

@@ -27,7 +27,7 @@ def graphs_of(runner: Any) -> PrefillCudaGraphRunner | None:
     return graphs if isinstance(graphs, PrefillCudaGraphRunner) and isinstance(graphs.backend, BreakableCudaGraphBackend) else None
 
 
-def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, rows: int, requests: int) -> str | None:
+def reason_against(graphs: PrefillCudaGraphRunner, prefill: Any, rows: int, requests: int) -> str | None:
     """Why no graph is replayed for ``rows`` rows of ``requests`` requests, of which ``prefill`` is a part; or None."""
     if rows > graphs.max_num_tokens:
         return f"more tokens than the {graphs.max_num_tokens} of the largest prefill graph"
@@ -51,9 +51,9 @@ def problem_with(graphs: PrefillCudaGraphRunner, prefill: Any, rows: int, reques
 def whole(graphs: PrefillCudaGraphRunner, prefill: Part, running: Part) -> WholeGraphs | None:
     """The graphs of whole forwards, if one of them takes these parts, whose metadata are prepared."""
     found = whole_graphs.of(graphs)
-    problem = None if found is None else found.problem_with(prefill, running)
+    problem = None if found is None else found.reason_against(prefill, running)
     if problem is not None:
-        note("prefill_beside", f"a joined forward goes in pieces: {problem}")
+        note("prefill_beside", f"a mixed batch goes in pieces: {problem}")
     return found if problem is None else None
 
 

@@ -68,7 +68,7 @@ def ends(forward_batch: Any) -> list[int]:
     return [prefix + length for prefix, length in both]
 
 
-def model_problem(model: Any) -> str | None:
+def reason_against_model(model: Any) -> str | None:
     """Why this process's model prefills all rows through all layers, or None."""
     first, layers = first_shared(model), model.config.num_hidden_layers
     if first == layers:
@@ -98,9 +98,9 @@ def model_problem(model: Any) -> str | None:
     return None
 
 
-def backend_problem(backend: Any, dtype: torch.dtype) -> str | None:
+def reason_against_backend(backend: Any, dtype: torch.dtype) -> str | None:
     """Why no prefill of a model of ``dtype`` on this attention backend can have a short part, or None."""
-    problem = second_metadata.problem_with(backend)
+    problem = second_metadata.reason_against(backend)
     if problem is not None:
         return f"attention backend: {problem}"
     if backend.token_to_kv_pool.dtype != dtype and not reads_levels(backend):
@@ -114,7 +114,7 @@ def reads_levels(backend: Any) -> bool:
     return isinstance(prefills, ReadsLevels) or (type(prefills).__name__ == "Gemma4CpuAttention" and has_scales(prefills.token_to_kv_pool))
 
 
-def batch_problem(tokens: int, forward_batch: Any) -> str | None:
+def reason_against_batch(tokens: int, forward_batch: Any) -> str | None:
     """Why all rows of this prefill go through all layers, or None.
 
     Args:

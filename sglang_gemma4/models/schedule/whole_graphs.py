@@ -88,7 +88,7 @@ class WholeGraphs:
         """The key under which SGLang's runner keeps the graph of ``size`` rows."""
         return ShapeKey(size=size, variant_label=VARIANT)
 
-    def problem_with(self, prompts: Part, running: Part) -> str | None:
+    def reason_against(self, prompts: Part, running: Part) -> str | None:
         """Why these parts, whose metadata are prepared, run in pieces; or None."""
         rows, batch = prompts.rows + running.rows, prompts.batch
         if not self.sizes[0] // 2 <= rows <= self.sizes[-1]:

@@ -61,7 +61,7 @@ def _judged(data: Any, field: str, folders: list[Path]) -> Any:
         if data.get("format") in PREPARED:
             raise ValueError(
                 f"{field}: format {data['format']!r} brings features in the place of media, which only a caller of SGLang's Engine in the "
-                "same process may do; send the image or sound itself"
+                "same process may do; send the image or audio itself"
             )
         return data
     url = getattr(data, "url", None)

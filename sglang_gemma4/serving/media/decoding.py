@@ -83,21 +83,21 @@ class Budget:
             ValueError: the audio is empty or too long, cannot be resampled to 16 kHz, or the request's audio together is too long.
         """
         if frames < 1 or channels < 1 or rate < 1:
-            raise ValueError(f"the sound has {frames} samples in {channels} channels at {rate} Hz: it is empty")
+            raise ValueError(f"the audio has {frames} samples in {channels} channels at {rate} Hz: it is empty")
         if exact and self.longest is not None and frames * RATE > (self.longest + TAIL) * rate:
-            raise ValueError(too_long("the sound", frames / rate, self.longest))
+            raise ValueError(too_long("the audio", frames / rate, self.longest))
         if frames / rate > SOUND_SECONDS:
-            raise ValueError(f"the sound is {frames / rate:.1f} s long and a sound may be {SOUND_SECONDS:.0f} s; send a shorter piece")
+            raise ValueError(f"the audio is {frames / rate:.1f} s long and a clip may be {SOUND_SECONDS:.0f} s; send a shorter piece")
         shared = math.gcd(rate, RATE)
         if (rate // shared) * (RATE // shared) > RESAMPLING:
             raise ValueError(
-                f"the sound has {rate} samples a second, for which a filter to {RATE} would need {(rate // shared) * (RATE // shared)} "
+                f"the audio has {rate} samples a second, for which a filter to {RATE} would need {(rate // shared) * (RATE // shared)} "
                 f"entries and may have {RESAMPLING}; send it at a usual rate such as 16000, 44100 or 48000"
             )
         with self._lock:
             self.samples -= frames * channels
             if self.samples < 0:
-                raise ValueError(f"the sounds of one request may have {REQUEST_SAMPLES} samples together; send fewer or shorter ones")
+                raise ValueError(f"the audio clips of one request may have {REQUEST_SAMPLES} samples together; send fewer or shorter ones")
 
 
 def too_long(sound: str, seconds: float, longest: int) -> str:
@@ -188,9 +188,9 @@ def load_sound_within(load: Callable[..., Any], source: Any, *args: Any, **kwarg
 
     samples = load_within(load_judged, source, *args, **kwargs)
     if not samples.size:
-        raise ValueError("the sound has no samples: it is empty")
+        raise ValueError("the audio has no samples: it is empty")
     if not numpy.isfinite(samples).all():
-        raise ValueError("the sound holds samples that are infinite or no numbers")
+        raise ValueError("the audio holds samples that are infinite or no numbers")
     return samples
 
 
@@ -253,7 +253,7 @@ def _judge_other_sound(source: bytes | str, error: Exception) -> None:
     except Exception:  # not installed, without FFmpeg, or it cannot read the audio either
         raise ValueError(f"Could not decode audio: {error}") from error
     if found.duration_seconds is None:
-        raise ValueError("the sound does not say how long it is; send WAV, FLAC or MP3")
+        raise ValueError("the audio does not say how long it is; send WAV, FLAC or MP3")
     of_this_thread().take_sound(int(found.duration_seconds * found.sample_rate), found.num_channels, found.sample_rate)
 
 
@@ -270,7 +270,7 @@ def count_samples(_result: None, chunks: list[Any], *_args: Any, **_kwargs: Any)
     longest = of_this_thread().longest
     most = SOUND_SECONDS * RATE if longest is None else longest + TAIL
     if len(chunks) & (len(chunks) - 1) == 0 and sum(len(chunk) for chunk in chunks) > most:
-        raise _AudioContainerDecodeError(f"the sound is longer than {int(most / RATE)} s; send a shorter piece")
+        raise _AudioContainerDecodeError(f"the audio is longer than {int(most / RATE)} s; send a shorter piece")
 
 
 def judge_video(processor: Any, video: Any, *_args: Any) -> None:

@@ -30,7 +30,7 @@ def _reason_against_size(device: str) -> str | None:
     mib = memory_hook.get_device_memory_capacity(device)
     if mib is None or mib * reserve.MIB >= reserve.FEATURES_ON_CARD:
         return None
-    return f"the card has {mib / 1024:.0f} GiB, and they would take 2.4; --mm-feature-transport {ON_CARD} has them stay there"
+    return f"the GPU has {mib / 1024:.0f} GiB, and they would take 2.4; --mm-feature-transport {ON_CARD} has them stay there"
 
 
 def stay_on_card(server_args: Any) -> None:
@@ -48,10 +48,10 @@ def stay_on_card(server_args: Any) -> None:
         return
     reason = None
     if given.nnodes != 1:
-        reason = f"--nnodes {given.nnodes}; memory of a card can be handed over on one machine only"
+        reason = f"--nnodes {given.nnodes}; memory of a GPU can be handed over on one machine only"
     elif given.tp_size > 1 or given.dp_size > 1:
         asked = f"--tp-size {given.tp_size} --dp-size {given.dp_size}"
-        reason = f"{asked}; other cards would have to open the first one's memory, which was not tried"
+        reason = f"{asked}; other GPUs would have to open the first one's memory, which was not tried"
     elif given.encoder_only or given.disaggregation_mode != "null":
         reason = f"--disaggregation-mode {given.disaggregation_mode}{', --encoder-only' if given.encoder_only else ''}"
     else:
@@ -60,5 +60,5 @@ def stay_on_card(server_args: Any) -> None:
         decline(NAME, f"image features go through the CPU's memory: {reason}")
         return
     cost = f"which holds {envs.SGLANG_MM_FEATURE_CACHE_MB.get()} MiB for them; cpu holds none"
-    tell(NAME, f"image features stay on the card (--mm-feature-transport {ON_CARD}, {cost})")
+    tell(NAME, f"image features stay on the GPU (--mm-feature-transport {ON_CARD}, {cost})")
     declare_resolution(server_args, "sglang_gemma4.image_transport", mm_feature_transport=ON_CARD)

@@ -185,9 +185,9 @@ def release(base_output: Any) -> None:
 def _judge_lengths(lengths: list[int], most: int) -> None:
     tokens = sum(lengths) // sounds.SAMPLES_A_TOKEN
     if tokens > most:
-        raise ValueError(f"audio_data: {sum(lengths) / RATE:.1f} s of sound make {tokens} tokens and a prompt may have {most}; send less")
+        raise ValueError(f"audio_data: {sum(lengths) / RATE:.1f} s of audio make {tokens} tokens and a prompt may have {most}; send less")
     if len(lengths) * max(lengths) > REQUEST_SECONDS * RATE:
         raise ValueError(
-            f"audio_data: {len(lengths)} sounds, filled up to the longest of {max(lengths) / RATE:.1f} s, are together longer than "
+            f"audio_data: {len(lengths)} clips, filled up to the longest of {max(lengths) / RATE:.1f} s, are together longer than "
             f"{REQUEST_SECONDS:.0f} s; send fewer at once"
         )

@@ -46,10 +46,10 @@ def judge(sounds: list[Any], processor: Any, cut: bool) -> None:
         length = len(sound)
         if length < fewest:
             raise ValueError(
-                f"audio_data: sound {number} is {1000 * length / RATE:.1f} ms long, {length} samples of 16 kHz, and is too short to "
+                f"audio_data: clip {number} is {1000 * length / RATE:.1f} ms long, {length} samples of 16 kHz, and is too short to "
                 f"produce one audio token; send at least {fewest} samples, {1000 * fewest / RATE:.1f} ms"
             )
         if length > most + TAIL and not cut:
-            raise ValueError(too_long(f"audio_data: sound {number}", length / RATE, most))
+            raise ValueError(too_long(f"audio_data: clip {number}", length / RATE, most))
         if length > most:
             sounds[number] = sound[:most]

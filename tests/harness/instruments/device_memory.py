@@ -25,7 +25,7 @@ def nearly_full() -> None:
 
     def reason_against(server_args: Any, typed: float | None) -> str | None:
         reason = against(server_args, typed)
-        return None if reason == "the device is cpu, not a CUDA card" else reason
+        return None if reason == "the device is cpu, not a CUDA GPU" else reason
 
     reserve_settings.reason_against = reason_against
 

@@ -78,7 +78,7 @@ def install() -> None:
         print(f"FLASH {args[0].shape[0]} {args[1].shape[0]}", flush=True)
 
     flash_attention_v4.flash_attn_varlen_func = told
-    flash_prefill.problem = lambda: None
+    flash_prefill.reason_against = lambda: None
     flash_prefill.DTYPES = (torch.float32,)
     flash_prefill.HEAD_DIMS = (16, 32, 64, 128)  # type: ignore[assignment]
     flash_choice.measured = lambda *_: {8: [(1.0, 0.5)]}

@@ -16,7 +16,7 @@ def say() -> None:
     from sglang.srt.layers.attention.triton_backend import TritonAttnBackend
 
     verify: Any = importlib.import_module("sglang_gemma4.attention.verify")
-    verify.few_query_reason = lambda *_args, **_more: "a test"
+    verify.reason_against_few_query = lambda *_args, **_more: "a test"
     attend: Any = TritonAttnBackend.forward_extend
 
     def watched(self: Any, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, *args: Any, **kwargs: Any) -> Any:

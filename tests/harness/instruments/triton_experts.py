@@ -17,7 +17,7 @@ def install() -> None:
     from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 
     fused_moe.moe_align_block_size = rows_by_expert
-    fused_moe_triton_config.get_device_name = lambda: "no card"  # whose tiles are SGLang's default ones
+    fused_moe_triton_config.get_device_name = lambda: "no GPU"  # whose tiles are SGLang's default ones
     for name in ("inplace_fused_experts", "outplace_fused_experts"):
         setattr(fused_moe, name, inspect.unwrap(getattr(fused_moe, name)))  # as torch operators they are registered for CUDA alone
     UnquantizedFusedMoEMethod.forward_cpu = UnquantizedFusedMoEMethod.forward_cuda

@@ -16,7 +16,7 @@ import torch
 import triton
 
 from sglang_gemma4.kernels.attention.few_query_attention.kernels import _few_query_attention_kernel, _join_kernel
-from sglang_gemma4.kernels.attention.limits import few_query_reason, padded_rows
+from sglang_gemma4.kernels.attention.limits import padded_rows, reason_against_few_query
 from sglang_gemma4.kernels.attention.tiles import KeyTile, head_split, key_tile
 from sglang_gemma4.kernels.card import card, multiprocessors
 from sglang_gemma4.kernels.dependent_launch import launch_options
@@ -203,12 +203,14 @@ def few_query_attention(
         tile: None: chosen by :func:`~sglang_gemma4.kernels.attention.tiles.key_tile`.
         split: programs that share a KV head's query heads; None:
             :func:`~sglang_gemma4.kernels.attention.tiles.head_split`.
-        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.few_query_reason`.
+        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.reason_against_few_query`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = None if checked else few_query_reason(q, k_buffer, v_buffer, out, queries, k_new, v_new, k_scales, v_scales, levels=True)
+    reason = (
+        None if checked else reason_against_few_query(q, k_buffer, v_buffer, out, queries, k_new, v_new, k_scales, v_scales, levels=True)
+    )
     if reason is None and new_slots is not None and (k_new is not None or new_slots.shape != q.shape[:1] or not new_slots.is_contiguous()):
         reason = f"new_slots are {tuple(new_slots.shape)}; one for each of {q.shape[0]} query tokens, without k_new, is supported"
     if reason:
@@ -239,7 +241,7 @@ def few_query_attention(
     beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales, "SPLIT": split if split > 1 else None}
     rows = padded_rows(queries * group)
     tile = tile or key_tile(rows, dim, v_dim, q.dtype, card(q.device), kept)
-    assert tile is not None  # few_query_reason checks it
+    assert tile is not None  # reason_against_few_query checks it
     _few_query_attention_kernel[(kv_heads * requests, most)](
         q, k_buffer, v_buffer, k_fresh, v_fresh, kv_indptr, kv_indices, q if tree_mask is None else tree_mask,
         kv_indptr if tree_mask_indptr is None else tree_mask_indptr, kv_indptr if key_offsets is None else key_offsets, part_out,

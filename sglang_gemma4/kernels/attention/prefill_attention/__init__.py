@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 import triton
 
-from sglang_gemma4.kernels.attention.limits import prefill_reason
+from sglang_gemma4.kernels.attention.limits import reason_against_prefill
 from sglang_gemma4.kernels.attention.prefill_attention.kernels import _prefill_attention_kernel
 from sglang_gemma4.kernels.attention.tiles import PromptTile, prompt_tile
 from sglang_gemma4.kernels.card import card
@@ -134,12 +134,12 @@ def prefill_attention(
             are the buffers. So those of a quantised cache are read as in every later step.
         k_scales: ``[slots, KV heads]`` float32, contiguous, scale of each slot's heads; ``v_scales`` alike. None: 1.
         tile: None: chosen by :func:`~sglang_gemma4.kernels.attention.tiles.prompt_tile`.
-        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.prefill_reason`.
+        checked: the caller has checked :func:`~sglang_gemma4.kernels.attention.limits.reason_against_prefill`.
 
     Raises:
         ValueError: shapes or dtypes that do not fit each other, or that the kernel does not take.
     """
-    reason = None if checked else prefill_reason(q, k, v, k_buffer, v_buffer, out, k_scales, v_scales, levels=True)
+    reason = None if checked else reason_against_prefill(q, k, v, k_buffer, v_buffer, out, k_scales, v_scales, levels=True)
     if reason is None and (new_slots is not None) != (k is k_buffer and v is v_buffer):
         reason = "new_slots are given with the buffers as k and v, and only then"
     if reason is None and new_slots is not None and (new_slots.shape != q.shape[:1] or not new_slots.is_contiguous()):
@@ -156,7 +156,7 @@ def prefill_attention(
     group = heads // kv_heads
     tile = tile or prompt_tile(group, q.shape[2], v.shape[2], q.dtype, card(q.device), k_buffer.dtype)
     beside = {"new_slots_ptr": new_slots, "k_scale_ptr": k_scales, "v_scale_ptr": v_scales}
-    assert tile is not None  # prefill_reason checks it
+    assert tile is not None  # reason_against_prefill checks it
     tokens = tokens_of(tile, group)
     grid = (triton.cdiv(longest, tokens), kv_heads, qo_indptr.numel() - 1) if tiles is None else (tiles.shape[0], kv_heads, 1)
     _prefill_attention_kernel[grid](

@@ -76,14 +76,14 @@ def reason_against_card(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     found = torch.cuda.get_device_capability(device)
-    return None if found[0] == 9 else f"the card's compute capability is {found[0]}.{found[1]}; the tiles are for 9.0"
+    return None if found[0] == 9 else f"the GPU's compute capability is {found[0]}.{found[1]}; the tiles are for 9.0"
 
 
 def reason_against_descriptors(*tensors: torch.Tensor) -> str | None:
     """Why these contiguous 16-bit tensors must be loaded through pointers, not descriptors, or None."""
     for tensor in tensors:
         if not has_tma(tensor.device):
-            return f"the card is older than compute capability {CAPABILITY[0]}.{CAPABILITY[1]}"
+            return f"the GPU is older than compute capability {CAPABILITY[0]}.{CAPABILITY[1]}"
         if tensor.dtype.itemsize != 2:
             return f"{tensor.dtype}; matrix instructions that read shared memory take 16 bits"
         if tensor.data_ptr() % ALIGNMENT or tensor.shape[-1] * tensor.dtype.itemsize % ALIGNMENT:

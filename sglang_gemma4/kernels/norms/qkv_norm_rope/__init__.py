@@ -16,7 +16,7 @@ import triton
 
 from sglang_gemma4.kernels.dependent_launch import launch_options
 from sglang_gemma4.kernels.kv_cache.formats import BY_DTYPE
-from sglang_gemma4.kernels.kv_cache.store import scales_reason
+from sglang_gemma4.kernels.kv_cache.store import reason_against_scales
 from sglang_gemma4.kernels.matrices import DTYPES
 from sglang_gemma4.kernels.norms.qkv_norm_rope.kernels import _qkv_norm_rope_kernel, qkv_norm_rope_tokens_kernel
 
@@ -187,4 +187,4 @@ def write_reason_against(
             return f"{name} is {cache.dtype}, qkv {qkv.dtype}"
     if slots.shape != qkv.shape[:1] or slots.dtype not in (torch.int32, torch.int64) or not slots.is_contiguous():
         return f"slots are {tuple(slots.shape)} {slots.dtype}; one integer for each of {qkv.shape[0]} tokens, adjacent, is supported"
-    return scales_reason(k_cache, k_scales, v_scales) if k_cache.dtype in BY_DTYPE else None
+    return reason_against_scales(k_cache, k_scales, v_scales) if k_cache.dtype in BY_DTYPE else None
