@@ -12,6 +12,8 @@ OURS_OF = "_sglang_gemma4_isolates"
 
 def keep_going(original: Callable[[Any], None], scheduler: Any) -> None:
     """Around the two loops: a failed step is repaired, then the loop begins again."""
+    from sglang.srt.utils import DynamicGradMode
+
     from sglang_gemma4.serving.isolation import Isolation, StepFailed, reason_against
 
     reason = traps_are_set() or reason_against(scheduler)
@@ -24,7 +26,8 @@ def keep_going(original: Callable[[Any], None], scheduler: Any) -> None:
         try:
             return original(scheduler)
         except StepFailed as failed:
-            isolation.recover(failed)
+            with DynamicGradMode():  # as both loops run, outside of which this is
+                isolation.recover(failed)
 
 
 def schedule(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:

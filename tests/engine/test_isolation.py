@@ -5,11 +5,13 @@ Engines run with SGLang's own checks of pools and tables, all fatal: a slot that
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sglang_gemma4.tiny import checkpoints
+from tests.engine.test_other_drafters import DRAFTERS
 from tests.engine.test_two_ranks import RANKS
 from tests.harness.engine_fork import EngineFailed, Group, Nursery
 from tests.harness.instruments.faults import POISON, SAID
@@ -79,6 +81,16 @@ def test_only_the_poisoned_request_fails(loop: str, nursery: Nursery, expected: 
         assert good == expected, fault
         assert all(SAID in one and "the server goes on" in one for one in said), (fault, said)
         assert "a step failed" in log
+
+
+@pytest.mark.parametrize("kind", list(DRAFTERS))
+def test_beside_drafts_with_keys_of_their_own(kind: str, nursery: Nursery, expected: list[list[int]], tmp_path: Path) -> None:
+    """DFlash's worker takes the loop's inference mode for granted; without it every request of the batch failed when it was tried alone."""
+    faults, (arguments, _) = ("prefill", "result"), DRAFTERS[kind]
+    answers = run(nursery, [group(fault) for fault in faults], **arguments(tmp_path, TARGET.name))
+    for fault, (good, said, _) in zip(faults, answers, strict=True):
+        assert good == expected, fault
+        assert all(SAID in one for one in said), (fault, said)
 
 
 def test_what_fails_only_beside_others(nursery: Nursery, expected: list[list[int]]) -> None:
