@@ -33,7 +33,7 @@ PARTS = (
         switch="SGLANG_GEMMA4_ATTENTION",
         why="SGLang's fp8 cache has one scale for all tokens and three bits of mantissa. Its verify and decode steps see different keys, "
         "and layers that share KV crash. SGLang has no int8 cache.",
-        evidence="tests/unit/test_kv_format_error.py (error of int8 1.3 %, of fp8 4.9 %) · crash_repro/fp8_shared_kv.py · "
+        evidence="tests/unit/test_kv_format_error.py (error of int8 1.3 %, of fp8 4.8 %) · crash_repro/fp8_shared_kv.py · "
         "srt/layers/attention/triton_backend.py:1706, 1863 (a step's own keys unquantised) · runs/2026-11-25-26b-h100-int8 (steps within "
         "2 %, 1.97 times as many tokens, decode attention 1.37 times as fast at 64k keys)",
         remove_when="SGLang stores a scale per token and head for hybrid pools on triton.",

@@ -35,7 +35,7 @@ PARTS = (
         does="Image features on the GPU are charged to the memory reserve, not to the KV pools.",
         switch="SGLANG_GEMMA4_POOL_SIZES",
         why="With image features on the GPU, KV had 2.3 GiB less than stock's at the same --mem-fraction-static. On an H100 at 0.85 it "
-        "had 14.5 GiB (stock: 16.8 GiB). The features' pool and its process' context exist before the weights, and SGLang subtracts the "
+        "had 14.5 GiB (stock: 16.9 GiB). The features' pool and its process' context exist before the weights, and SGLang subtracts the "
         "pool's bytes from KV again.",
         evidence="srt/mem_cache/kv_cache_configurator.py:202, 3007-3038 · entrypoints/engine.py:1339 · runs/2026-11-28-26b-h100-cells: "
         "62,004 sliding tokens ran 100 requests of 500 + 300 at once (stock: 72,108 tokens, 112 requests) · more memory stays free than "

@@ -123,7 +123,7 @@ PARTS = (
         evidence="H200: four GEMMs of a layer take 92 µs at 64 rows, with copies 53 µs (runs/2026-11-29-26b-h200-int4-chunks); a server "
         "that allows pauses of 50 ms: 1.06x the throughput on a burst of 32, 1.05x on a mix (runs/2026-11-29-26b-h200-int4-gaps); copies "
         "together with the automatic limit on pauses, compared with neither: 1.11x on a burst of 8, 1.24x on 32, 1.14x on 80, 1.08x on a "
-        "mix (runs/2026-11-29-26b-h200-int4-auto)",
+        "mix (runs/2026-11-29-26b-h200-int4-auto); with the shorter pauses of before, copies alone lost: 0.85x on a burst of 32",
         remove_when="SGLang multiplies 4-bit weights by wgmma.",
         uses=(uses.moe, uses.four_bits, uses.four_bit_rows, uses.kernels),
     ),
