@@ -30,7 +30,7 @@ def any_batch(server: Server) -> str | None:
 
 
 def hopper(server: Server) -> str | None:
-    """The card is a Hopper or later."""
+    """The GPU is a Hopper or later."""
     if server.capability is None:
         return "no CUDA GPU"
     return None if server.capability >= HOPPER else f"compute capability {'.'.join(map(str, server.capability))}, not 9.0 or later"
@@ -42,18 +42,18 @@ def moe(server: Server) -> str | None:
 
 
 def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the operator wants prompts beside running requests also where that was not measured: the switch or a number is set."""
+    """Whether the operator asks for mixed batches, also where they were not measured: the switch or a limit is set."""
     given = [environ.get(name, "").strip() for name in (switches.BESIDE, switches.BESIDE_TOKENS, switches.BESIDE_GAP)]
     return any(one and one not in switches.POLICY_WORDS for one in given)
 
 
 def joined_steps(server: Server) -> str | None:
-    """Prompts go beside running requests: of models and cards on which that was measured, or because the operator asks."""
+    """Mixed batches are on: for models and GPUs on which they were measured, or because the operator asks."""
     return None if asks_beside() else moe(server) or hopper(server) or _measured_cache(server)
 
 
 def prefill_turns(server: Server) -> str | None:
-    """Prompts go in turn with decode steps, on models on which a decode step between two prefills was measured to pay."""
+    """Prefills alternate with decode steps, on models for which a decode step between two prefills was measured to pay."""
     if asks_beside():
         return "prompts go in one forward with running requests, as was asked"
     return None if server.shared_layers else "not E2B or E4B, on which it was measured; --prefill-decode-interval 1 turns it on"
@@ -106,12 +106,12 @@ def images(server: Server) -> str | None:
 
 
 def audio(server: Server) -> str | None:
-    """The server takes sounds."""
+    """The server takes audio."""
     return _tower(server, "audio_config", "audio")
 
 
 def media(server: Server) -> str | None:
-    """The server takes images or sounds."""
+    """The server takes images or audio."""
     return images(server) and audio(server) and "the server takes text only"
 
 
@@ -160,7 +160,7 @@ def adaptive(server: Server) -> str | None:
 
 
 def synchronous(server: Server) -> str | None:
-    """The scheduler's loop does not overlap with the card's work."""
+    """The scheduler's loop does not overlap with the GPU's work."""
     return None if server.arguments.disable_overlap_schedule else "scheduling overlaps (--disable-overlap-schedule is not given)"
 
 
@@ -211,7 +211,7 @@ def graphs_of(server: Server, phase: str) -> bool:
 
 
 def several_ranks(server: Server) -> str | None:
-    """The model is split over cards."""
+    """The model is split over GPUs."""
     return None if server.arguments.tp_size > 1 else "one rank (--tp-size 1)"
 
 
