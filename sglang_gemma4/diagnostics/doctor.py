@@ -15,7 +15,7 @@ from sglang_gemma4 import SUPPORTED_SGLANG, __version__, patching, terminal
 from sglang_gemma4.diagnostics import live as read_live
 from sglang_gemma4.diagnostics import open_server, status, variables
 from sglang_gemma4.patching import supported, switches
-from sglang_gemma4.start import bytecode, table
+from sglang_gemma4.start import bytecode, kernels, table
 
 DISTRIBUTIONS = ("sglang", "sglang-kernel", "torch", "triton", "transformers", "flashinfer-python")
 PATCH_CHECK_SECONDS = 300
@@ -185,7 +185,7 @@ def live(url: str, api_key: str | None = None) -> dict[str, Any]:
     ours, scheduler = replicas[0], reduce(status.merged, [each.get("scheduler", []) for each in replicas])
     patches = status.merged(scheduler, ours.get("frontend", []))
     parts = {name: part for name, part in ours.items() if name not in known}
-    parts["compiled_while_serving"] = sum(each.get("compiled_while_serving", 0) for each in replicas)
+    parts["compiled_while_serving"] = sum(each.get("compiled_while_serving") or 0 for each in replicas)
     return {
         "url": base,
         "sglang": info.get("version"),
@@ -215,7 +215,7 @@ def live_text(data: dict[str, Any], limit: int | None = None) -> str:
     if start := data["parts"].get("start"):  # a live server may be older than this doctor
         lines += table.lines(start)
     if late := data["parts"].get("compiled_while_serving"):
-        lines.append(f"WARNING {late} Triton kernels were compiled while requests waited; the log names them")
+        lines.append(f"WARNING {late} Triton kernels were compiled while requests waited; the log names the first {kernels.MOST_SAID}")
     if said := data.get("open"):
         lines.append(f"WARNING {said}")
     lines.append("healthy" if data["healthy"] else "NOT HEALTHY")

@@ -37,7 +37,7 @@ def publish(
         labelnames=list(dict.fromkeys([*labels, *LABELS])),
         multiprocess_mode="mostrecent",  # one sample for a set of labels, whatever processes wrote it; "all" would add their pids
     )
-    if process == "scheduler":
+    if process == "scheduler" and kernels.is_watching():
         _count_compilations(labels, counter_class)
     for row in status.rows():
         ours = dict(zip(LABELS, (row["name"], row["state"], process, __version__), strict=True))

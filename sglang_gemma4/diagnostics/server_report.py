@@ -51,7 +51,8 @@ def add_scheduler_list(result: Any, *_args: object, **_kwargs: object) -> None:
     from sglang_gemma4.diagnostics import status
     from sglang_gemma4.start import kernels
 
-    result.internal_state[KEY] = {"scheduler": status.rows(), "compiled_while_serving": kernels.counts()["while serving"]}
+    late = kernels.counts()["while serving"] if kernels.is_watching() else None
+    result.internal_state[KEY] = {"scheduler": status.rows(), "compiled_while_serving": late}
 
 
 async def add_frontend_list(original: Callable[..., Any], self: Any) -> list[dict[str, Any]]:

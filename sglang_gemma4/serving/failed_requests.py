@@ -22,12 +22,12 @@ def release(scheduler: Any, req: Any) -> None:
     req.reset_for_retract()
 
 
-def end(scheduler: Any, req: Any, error: Exception) -> None:
-    """Answer ``req`` with the error: status 400 for a ValueError, which a client can fix, otherwise 500."""
+def end(scheduler: Any, req: Any, error: Exception, batches: int = 0) -> None:
+    """Answer ``req`` with the error, as :func:`abort_reason` says it."""
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
     from sglang.srt.managers.scheduler import _make_abort_req
 
-    reason = abort_reason(error)
+    reason = abort_reason(error, batches)
     req.finished_reason = FINISH_ABORT(reason["message"], reason["status_code"], reason["err_type"])
     scheduler._release_aborted_request(req)
     scheduler.send_abort_output(_make_abort_req(req, finished_reason=reason), req)
@@ -40,14 +40,22 @@ def stream_ended(scheduler: Any, batch: Any) -> None:
         scheduler.output_streamer.stream_output(ended, any(req.return_logprob for req in ended))
 
 
-def abort_reason(error: Exception) -> dict[str, Any]:
-    """The finish reason with which SGLang's tokenizer process answers a request that ``error`` ended."""
+def abort_reason(error: Exception, batches: int = 0) -> dict[str, Any]:
+    """The finish reason with which SGLang's tokenizer process answers a request that ``error`` ended.
+
+    Status 400 for a ValueError, which a client can fix, otherwise 500.
+
+    Args:
+        batches: failed batches that the request was in without failing at batch 1; 0: it failed at batch 1.
+    """
     from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-    theirs = isinstance(error, ValueError)
+    theirs = isinstance(error, ValueError) and not batches
     status, kind = (HTTPStatus.BAD_REQUEST, "BadRequestError") if theirs else (HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError")
-    said = f"this request failed alone, the server goes on: {type(error).__name__}: {error!s:.300}"
-    return dict(FINISH_ABORT(said, status, kind).to_json())
+    what = "this request failed alone, the server goes on"
+    if batches:
+        what = f"{batches} batches with this request failed, though it does not fail alone; another request may be the cause: send it again"
+    return dict(FINISH_ABORT(f"{what}: {type(error).__name__}: {error!s:.300}", status, kind).to_json())
 
 
 def refuse_if_broken(original: Callable[..., None], scheduler: Any, received: Any, *args: Any, **kwargs: Any) -> None:

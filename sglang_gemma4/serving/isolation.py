@@ -115,7 +115,7 @@ class Isolation:
             else:
                 scheduler.running_batch.filter_batch(reqs_to_exclude=[req])
                 release(self.scheduler, req)
-            end(self.scheduler, req, error)
+            end(self.scheduler, req, error, MOST_FAILURES)
 
     def _must_agree(self, error: Exception) -> None:
         """Raise ``error`` unless every rank has this failure: other ranks would stay in a collective that nothing ends."""

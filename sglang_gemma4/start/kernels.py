@@ -58,12 +58,19 @@ def _while_serving(name: str, seconds: float) -> None:
         logger.warning("sglang-gemma4: %s was compiled while requests waited, %.1f s (%d since the start)%s", name, seconds, number, last)
 
 
+def is_watching() -> bool:
+    """Whether compilations of this process are counted: not with the part ``start_times`` off."""
+    from triton import knobs
+
+    return bool(getattr(knobs.compilation.listener, "counts", False))
+
+
 def watch(*others: Callable[..., None]) -> None:
     """Start counting, in addition to any present listener, and tell ``others`` of each compilation too."""
     from triton import knobs
 
     listeners = [each for each in (knobs.compilation.listener, _count, *others) if each is not None]
-    if getattr(knobs.compilation.listener, "counts", False):
+    if is_watching():
         listeners.remove(_count)
 
     def listen(**said: Any) -> None:
