@@ -6,6 +6,7 @@ the words it needs, and the first reason is the one that is shown.
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from sglang_gemma4.patching import switches
 from sglang_gemma4.patching.this_server import Server
@@ -47,6 +48,16 @@ def asks_beside(environ: Mapping[str, str] = os.environ) -> bool:
     return any(one and one not in switches.POLICY_WORDS for one in given)
 
 
+def mixes_as_asked(given: Any, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether mixed batches were asked for and the flags of a ``ServerArgs`` allow them (``beside_reasons`` has the whole list)."""
+    if not asks_beside(environ):
+        return False
+    measured = given.tp_size > 1 and not environ.get(switches.BESIDE_TOKENS, "").strip()  # ranks would measure different times
+    parallel = given.pp_size > 1 or given.enable_dp_attention
+    trees = (given.speculative_eagle_topk or 1) > 1
+    return not (measured or parallel or trees or given.enable_lora or given.lora_paths or given.enable_deterministic_inference)
+
+
 def joined_steps(server: Server) -> str | None:
     """Mixed batches are on: for models and GPUs on which they were measured, or because the operator asks."""
     return None if asks_beside() else moe(server) or hopper(server) or _measured_cache(server)
@@ -54,7 +65,7 @@ def joined_steps(server: Server) -> str | None:
 
 def prefill_turns(server: Server) -> str | None:
     """Prefills alternate with decode steps, on models for which a decode step between two prefills was measured to pay."""
-    if asks_beside():
+    if mixes_as_asked(server.arguments):
         return "prompts go in one forward with running requests, as was asked"
     return None if server.shared_layers else "not E2B or E4B, on which it was measured; --prefill-decode-interval 1 turns it on"
 

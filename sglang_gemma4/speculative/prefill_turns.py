@@ -22,7 +22,7 @@ def set_interval(server_args: Any) -> None:
 
     given = resolving_view(server_args)
     text = model_config_of(server_args).hf_text_config
-    if not getattr(text, "num_kv_shared_layers", 0) or uses.asks_beside():
+    if not getattr(text, "num_kv_shared_layers", 0) or uses.mixes_as_asked(given):
         return
     if not takes(NAME, reason(given)):
         return

@@ -20,6 +20,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, str], int]] = {
     "balanced": ("tiny-e2b", {}, {switches.BESIDE_GAP: "balanced"}, 1),
     "throughput": ("tiny-e2b", {}, {switches.BESIDE_GAP: "throughput"}, 0),
     "prompts beside, as asked": ("tiny-e2b", {}, {switches.BESIDE: "1"}, 0),
+    "asked, but adapters follow one batch": ("tiny-e2b", {"enable_lora": True}, {switches.BESIDE_GAP: "100ms"}, 1),
+    "asked, but ranks measure apart": ("tiny-e2b", {"tp_size": 2}, {switches.BESIDE: "1"}, 1),
+    "asked, over ranks by tokens": ("tiny-e2b", {"tp_size": 2}, {switches.BESIDE_TOKENS: "512"}, 0),
     "the operator's number": ("tiny-e2b", {"prefill_decode_interval": 3}, {}, 3),
     "the operator's zero": ("tiny-e2b", {"prefill_decode_interval": 0}, {}, 0),
     "SGLang's mixed chunks": ("tiny-e2b", {"enable_mixed_chunk": True}, {}, 0),
@@ -47,8 +50,8 @@ def resolve_all() -> dict[str, int]:
     os.environ.pop(PART.switch, None)
     found = {}
     for name, (model, arguments, environment, _) in CASES.items():
-        os.environ.pop(switches.BESIDE_GAP, None)
-        os.environ.pop(switches.BESIDE, None)
+        for variable in (switches.BESIDE_GAP, switches.BESIDE_TOKENS, switches.BESIDE):
+            os.environ.pop(variable, None)
         os.environ.update(environment)
         found[name] = resolved(model, **arguments)
     return found
