@@ -86,7 +86,7 @@ def test_backends_that_get_it(runner: Any, ours: bool, possible: str | None, sai
     heard: list[str] = []
     for told in ("note", "decline"):
         monkeypatch.setattr(attention_backends, told, lambda name, message: heard.append(message))
-    monkeypatch.setattr(flash_prefill, "problem", lambda: possible)
+    monkeypatch.setattr(flash_prefill, "reason_against", lambda: possible)
     monkeypatch.setattr(flash_prefill, "unused_by", lambda *asking: None)
     taken = flash_prefill.FlashPrefill(print)
     choice = flash_choice.Choice(taken, taken=["a kind"], left=["any kind: slower"])
@@ -124,7 +124,7 @@ def test_servers_that_would_never_use_it(
     monkeypatch.setattr("sglang.srt.runtime_context.get_exec", lambda: execution)
     for told in ("note", "decline"):
         monkeypatch.setattr(attention_backends, told, lambda name, message: heard.append(message))
-    monkeypatch.setattr(flash_prefill, "problem", lambda: None)
+    monkeypatch.setattr(flash_prefill, "reason_against", lambda: None)
     asked: list[Any] = []
 
     def chosen(*given: Any) -> flash_choice.Choice:

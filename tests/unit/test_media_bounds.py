@@ -85,7 +85,7 @@ def test_one_requests_sounds_and_images_share_a_budget() -> None:
         budget.take_image(1, 1)
     for _ in range(12):
         budget.take_sound(5_000_000, 1, 48_000)
-    with pytest.raises(ValueError, match="sounds of one request"):
+    with pytest.raises(ValueError, match="audio clips of one request"):
         budget.take_sound(1, 1, 16_000)
 
 

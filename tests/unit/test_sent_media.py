@@ -298,7 +298,7 @@ def test_how_short_and_how_long_a_sound_may_be(in_child: InChild) -> None:
 
     short, edge, least, longest, tail, over, by_count, numbers = in_child(child)
     assert (
-        "sound 0 is 5.0 ms long, 80 samples of 16 kHz, and is too short to produce one audio token; send at least 161 samples, 10.1 ms"
+        "clip 0 is 5.0 ms long, 80 samples of 16 kHz, and is too short to produce one audio token; send at least 161 samples, 10.1 ms"
         in short
     )
     assert "160 samples" in edge
