@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sglang_gemma4.benchmark.results import METRIC, Results
 from sglang_gemma4.benchmark.statistics import Summary, summary
 from sglang_gemma4.patching import switches
@@ -39,6 +37,8 @@ def arms(mtp: bool, vllm: bool) -> list[str]:
 
 def curves(results: Results, workload: str) -> dict[str, list[Point]]:
     """By engine, its points in the order of the arms; engines with a single point are left out."""
+    import numpy as np
+
     found: dict[str, list[Point]] = {}
     for arm in results.arms:
         engine, at, setting = arm.partition("@")
